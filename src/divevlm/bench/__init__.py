@@ -1,0 +1,1 @@
+"""Measurements: ratios of things that were timed in one run, interleaved."""

@@ -1,0 +1,116 @@
+"""What selection costs: Algorithm 1 as printed, the Gram-space paths, and the one product X X^T as the floor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from divevlm.bench.timing import interleaved, machine, peak_bytes
+from divevlm.core.reference import Residuals, reference_select
+from divevlm.core.select import select
+
+
+@dataclass(frozen=True)
+class Shape:
+    n: int
+    d: int
+    m: int
+    keep: int
+    batch: int = 1
+
+    def __str__(self) -> str:
+        return f"{f'{self.batch} x ' * (self.batch > 1)}({self.n}, {self.d}, {self.m}, {self.keep})"
+
+
+SHAPES = (
+    Shape(576, 4096, 40, 64),
+    Shape(576, 4096, 40, 192),
+    Shape(2880, 4096, 60, 160),
+    Shape(2880, 4096, 60, 320),
+    Shape(6272, 3584, 60, 940),
+    Shape(576, 4096, 40, 64, batch=8),
+)
+
+
+class InPlace(Residuals):
+    """The printed form with its temporaries taken out: the strictest baseline that still rewrites X at every step."""
+
+    def feed_back(self, s: int) -> None:
+        u = self.x[s] / self.x[s].norm()
+        b, p = self.x @ u, self.q @ u
+        a, w = self.rule.eta * b.clamp_min(0), self.rule.eta * p.clamp_min(0)
+        self.x.addr_(a, u, alpha=-1)
+        self.q.addr_(w, u, alpha=-1)
+        self.cross.addr_(w, b - a, alpha=-1).addr_(p, a, alpha=-1)
+
+
+def states(shape: Shape, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Groups of near-duplicates around a common direction, as visual states are; a prompt near one of the groups."""
+    gen = torch.Generator().manual_seed(seed)
+    centres = torch.randn(40, shape.d, generator=gen) + torch.randn(shape.d, generator=gen)
+    group = torch.randint(40, (shape.batch, shape.n), generator=gen)
+    x = centres[group] + 0.5 * torch.randn(shape.batch, shape.n, shape.d, generator=gen)
+    return x, centres[0] + torch.randn(shape.batch, shape.m, shape.d, generator=gen)
+
+
+def contenders(shape: Shape) -> dict[str, Callable[[], Any]]:
+    x, q = states(shape)
+    keep = shape.keep
+    if shape.batch > 1:
+        return {
+            "one by one": lambda: [select(a, b, keep) for a, b in zip(x, q, strict=True)],
+            "batch": partial(select, x, q, keep),
+        }
+    x, q = x[0], q[0]
+    found: dict[str, Callable[[], Any]] = {
+        "floor": lambda: x @ x.T,
+        "reference": partial(reference_select, x, q, keep),
+        "in place": partial(reference_select, x, q, keep, residuals=InPlace),
+        "fast": partial(select, x, q, keep),
+        "gram": partial(select, x, q, keep, columns="gram"),
+        "picked": partial(select, x, q, keep, columns="picked"),
+    }
+    if find_spec("numba"):
+        found["eager gram"] = partial(select, x, q, keep, columns="gram", loop="eager")
+        found["eager picked"] = partial(select, x, q, keep, columns="picked", loop="eager")
+    return found
+
+
+def measure(
+    shapes: Sequence[Shape] = SHAPES,
+    rounds: int = 9,
+    slow_rounds: int = 3,
+    tick: Callable[[str], object] = lambda name: None,
+) -> dict[str, Any]:
+    """One row for each shape and contender: seconds, ratio to reference and floor, peak memory, picks equal or not."""
+    rows = []
+    for shape in shapes:
+        runs = contenders(shape)
+        # `slow_rounds` of the reference at most, and only one where it takes minutes.
+        slow = slow_rounds if shape.n * shape.d * shape.keep < 1e10 else 1
+        times = {name: min(rounds, slow) if name in ("reference", "in place") else rounds for name in runs}
+        seconds = interleaved(runs, times, lambda name, shape=shape: tick(f"{shape} {name}"))  # type: ignore[misc]
+        expected = [list(picks.order) for picks in _picks(runs["one by one" if shape.batch > 1 else "reference"]())]
+        for name, run in runs.items():
+            row: dict[str, Any] = {"shape": str(shape), "path": name, "ms": seconds[name] * 1e3, "runs": times[name]}
+            if shape.batch == 1:
+                row["over_reference"] = seconds["reference"] / seconds[name]
+                row["of_floor"] = seconds[name] / seconds["floor"]
+            else:
+                row["ms_per_sample"] = row["ms"] / shape.batch
+            if name not in ("floor", "reference"):
+                row["same_picks"] = [list(picks.order) for picks in _picks(run())] == expected
+                row["peak_over_n2"] = peak_bytes(run) / (4 * shape.n**2)
+            rows.append(row)
+            tick(f"{shape} memory")
+    return {"machine": machine(), "columns": "N, d, M, K", "rounds": rounds, "rows": rows}
+
+
+def _picks(result: Any) -> list[Any]:
+    return [result] if hasattr(result, "order") and not isinstance(result, Sequence) else list(result)

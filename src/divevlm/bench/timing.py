@@ -1,0 +1,51 @@
+"""Time and memory of functions, side by side."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from statistics import median
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+
+def interleaved(
+    contenders: Mapping[str, Callable[[], object]],
+    rounds: Mapping[str, int],
+    tick: Callable[[str], object] = lambda name: None,
+) -> dict[str, float]:
+    """Median seconds of each contender. A round runs each once, so that a noisy minute hits all of them alike.
+
+    rounds: how often to run each. Those with fewer rounds sit the later ones out. `tick` is told of every run.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for turn in range(max(rounds.values())):
+        for name, run in contenders.items():
+            if turn < rounds[name]:
+                start = time.perf_counter()
+                run()
+                seconds[name].append(time.perf_counter() - start)
+                tick(name)
+    return {name: median(values) for name, values in seconds.items()}
+
+
+def peak_bytes(run: Callable[[], object]) -> int:
+    """The most memory that torch tensors made by `run` hold at one time, on a CPU."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        result = run()
+    held = peak = 0
+    events = profiler.profiler.kineto_results.events()
+    for event in sorted((e for e in events if e.name() == "[memory]"), key=lambda e: e.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    del result
+    return peak
+
+
+def machine() -> dict[str, object]:
+    return {
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+    }

@@ -1,0 +1,3 @@
+from divevlm.cli import main
+
+raise SystemExit(main())

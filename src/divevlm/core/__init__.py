@@ -1,0 +1,1 @@
+"""Pure tensor functions: imports torch, never transformers."""

@@ -1,0 +1,86 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from divevlm import __version__
+from divevlm.cli import main
+
+
+def run(capsys, *arguments):
+    code = main(list(arguments))
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_demo_shows_what_static_scores_miss(capsys):
+    code, out, _ = run(capsys, "demo", "--json")
+    assert code == 0
+    result = json.loads(out)
+    static, dive = result["rows"]
+    assert len(static["kept"]) == len(dive["kept"]) == result["keep"] == 16
+    assert "cat" in dive["shows"]
+    assert set(static["shows"]) < set(dive["shows"])
+    assert dive["redundancy"] < static["redundancy"]
+
+
+def test_demo_draws_the_kept_tokens(capsys):
+    _, out, _ = run(capsys, "demo")
+    assert out.count("[") == 2 * 16
+    assert "\x1b" not in out  # no colours in a pipe
+
+
+def test_bench_selection(capsys, tmp_path):
+    file = tmp_path / "bench.json"
+    arguments = ["--shape", "64,32,5,8", "--shape", "64,32,5,8,3", "--rounds", "2", "--slow-rounds", "1"]
+    code, out, _ = run(capsys, "bench", "selection", *arguments, "--json", "--out", str(file))
+    assert code == 0
+    result = json.loads(out)
+    assert result == json.loads(file.read_text())
+    rows = {(row["shape"], row["path"]): row for row in result["rows"]}
+    assert rows["(64, 32, 5, 8)", "reference"]["over_reference"] == 1
+    assert rows["(64, 32, 5, 8)", "reference"]["runs"] == 1
+    assert rows["(64, 32, 5, 8)", "floor"]["of_floor"] == 1
+    assert {path for shape, path in rows if shape.startswith("(")} >= {"fast", "gram", "picked", "in place"}
+    assert {path for shape, path in rows if shape.startswith("3 x")} == {"one by one", "batch"}
+    assert all(row["same_picks"] for row in result["rows"] if "same_picks" in row)
+    _, text, _ = run(capsys, "bench", "selection", *arguments)
+    assert "over reference" in text
+    assert "DIFFER" not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["bench", "selection", "--shape", "12,3"],
+            "--shape must be N,d,M,K or N,d,M,K,B with whole numbers of at least 1, got '12,3'",
+        ),
+        (["bench", "selection", "--shape", "12,3,0,1"], "got '12,3,0,1'"),
+        (["bench", "selection", "--rounds", "0"], "--rounds must be at least 1, got 0"),
+        (["bench", "selection", "--slow-rounds", "-1"], "--slow-rounds must be at least 1, got -1"),
+    ],
+)
+def test_errors_are_one_line_and_exit_code_2(capsys, arguments, message):
+    code, out, err = run(capsys, *arguments)
+    assert code == 2
+    assert out == ""
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_the_module_runs_as_a_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "divevlm.cli", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == f"divevlm {__version__}"
+
+
+def test_interruption_leaves_with_130(capsys, monkeypatch):
+    def interrupt(options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("divevlm.cli.demo.run", interrupt)
+    code, _, err = run(capsys, "demo")
+    assert (code, err) == (130, "divevlm: interrupted\n")
