@@ -1,9 +1,29 @@
 """Keep the visual tokens that a prompt needs: DIVE and its relatives for vision-language models."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from divevlm.budget import Budget
 from divevlm.core.select import select
 from divevlm.core.selection import Selection, Selections
 
+if TYPE_CHECKING:
+    from divevlm.engine import Session, attach, prune
+    from divevlm.methods.dive import DIVE
+
 __version__ = "0.1.0.dev0"
 
-__all__ = ["Budget", "Selection", "Selections", "__version__", "select"]
+__all__ = ["DIVE", "Budget", "Selection", "Selections", "Session", "__version__", "attach", "prune", "select"]
+
+_LAZY = {  # these import transformers, which takes seconds
+    "DIVE": "divevlm.methods.dive",
+    "Session": "divevlm.engine",
+    "attach": "divevlm.engine",
+    "prune": "divevlm.engine",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'divevlm' has no attribute {name!r}")

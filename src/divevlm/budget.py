@@ -73,10 +73,15 @@ class Budget:
             object.__setattr__(self, name, value)
 
     @classmethod
-    def of(cls, keep: int | float | Budget) -> Budget:
+    def of(cls, keep: int | float | Budget, scope: Scope | None = None) -> Budget:
+        """A budget from what users write; `scope`, if given, goes before the budget's own."""
         if keep is None:
             raise ValueError(f"keep must be {ALLOWED}, got None")
-        return keep if isinstance(keep, Budget) else cls(keep)
+        if not isinstance(keep, Budget):
+            return cls(keep, scope=scope or "image")
+        if scope is None or scope == keep.scope:
+            return keep
+        return cls(keep.count or keep.share, energy=keep.energy, max=keep.max, scope=scope)
 
     def tokens(self, n: int) -> int:
         """How many of n tokens this keeps (an energy target: at most). At least one, at most n."""

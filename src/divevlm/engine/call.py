@@ -1,0 +1,62 @@
+"""One forward pass of the language model, as the engine sees it, and what a conversation remembers between passes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from divevlm.models.base import Layout
+
+
+@dataclass
+class Conversation:
+    """Belongs to a cache: which of its columns are real (not padding), for the blocks after each cut.
+
+    pruned: something was dropped, so the model's own masks no longer fit.
+    length: columns that an unpruned cache would have.
+    """
+
+    valid: dict[int, Tensor] = field(default_factory=dict)  # stage -> [B, columns]
+    pruned: bool = False
+    length: int = 0
+
+
+@dataclass
+class Stage:
+    """The sequence after a cut, in one forward pass."""
+
+    index: Tensor | None  # [B, Q] positions in the full sequence; None = all of them
+    valid: Tensor  # [B, Q] False for padding
+    arguments: dict[str, Any] = field(default_factory=dict)  # what blocks get instead of the model's own
+
+
+@dataclass
+class Call:
+    layouts: list[Layout] | None  # None = no visual token in this pass
+    present: Tensor  # [B, S] False for padding
+    past: Tensor | None  # [B, P] the same of what came before; None = nothing did
+    answer: Tensor | None  # [B, S] True for tokens that are answers, not prompt (teacher forcing)
+    stages: dict[int, Stage] = field(default_factory=dict)
+    samples: list[Any] = field(default_factory=list)
+    selection_seconds: float = 0.0
+    conversation: Conversation | None = None
+
+
+def left_aligned(kept: Tensor) -> tuple[Tensor, Tensor]:
+    """The kept positions of each row, padded on the left to one length. kept: [B, S] bool -> index, valid: [B, Q]"""
+    counts = kept.sum(dim=1)
+    length = int(counts.max())
+    # A stable sort moves kept positions to the end of each row, in order.
+    order = kept.to(torch.uint8).argsort(dim=1, stable=True)
+    index = order[:, kept.shape[1] - length :]
+    return index, kept.gather(1, index)
+
+
+def take(z: Tensor, index: Tensor) -> Tensor:
+    """Rows of the sequence dimension (the last but one). z: [..., B or 1, S, d], index: [B, Q]"""
+    index = index.to(z.device)[..., None]
+    z = z.expand(*z.shape[:-3], index.shape[0], *z.shape[-2:])
+    return z.gather(-2, index.expand(*z.shape[:-2], index.shape[1], z.shape[-1]))
