@@ -50,6 +50,32 @@ def test_bench_selection(capsys, tmp_path):
     assert "DIFFER" not in text
 
 
+def test_bench_engine(capsys):
+    code, out, _ = run(capsys, "bench", "engine", "--shape", "3,64,1,8:64,16", "--rounds", "1", "--json")
+    assert code == 0
+    vanilla, *pruned = json.loads(out)["rows"]
+    assert (vanilla["keep"], vanilla["bound"], vanilla["speedup"]) == (576, 1, 1)
+    assert [row["keep"] for row in pruned] == [64, 16]
+    for row in (vanilla, *pruned):
+        assert row["kv_bytes"] == row["kv_bytes_formula"]
+    assert pruned[0]["kv_bytes"] == (2 * 584 + 72) * 64 * 2 * 4
+    assert 1 < pruned[0]["bound"] < pruned[1]["bound"] < 1.5
+    assert "= formula" in run(capsys, "bench", "engine", "--shape", "3,64,1,8:64,16", "--rounds", "1")[1]
+
+
+def test_models_and_methods(capsys):
+    _, out, _ = run(capsys, "models", "--json")
+    families = {row["family"]: row for row in json.loads(out)["rows"]}
+    assert "llava-hf/llava-1.5-7b-hf" in families["llava"]["checkpoints"]
+    assert families["qwen3_vl"]["default_layer"] == 3
+    assert "Qwen/Qwen2-VL-7B-Instruct" in run(capsys, "models")[1]
+    _, out, _ = run(capsys, "methods", "--json")
+    methods = {row["method"]: row for row in json.loads(out)["rows"]}
+    assert methods["dive"]["settings"]["lam"] == 1.5
+    assert methods["dive-no-update"]["settings"]["updates"] == 0
+    assert "dive-no-language" in run(capsys, "methods")[1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -58,6 +84,9 @@ def test_bench_selection(capsys, tmp_path):
             "--shape must be N,d,M,K or N,d,M,K,B with whole numbers of at least 1, got '12,3'",
         ),
         (["bench", "selection", "--shape", "12,3,0,1"], "got '12,3,0,1'"),
+        (["bench", "engine", "--shape", "3,60,1,8:64"], "--shape must be L,d,V,M:K,K with at least 3 blocks"),
+        (["bench", "engine", "--shape", "24,1024"], "got '24,1024'"),
+        (["bench", "engine", "--rounds", "0"], "--rounds must be at least 1, got 0"),
         (["bench", "selection", "--rounds", "0"], "--rounds must be at least 1, got 0"),
         (["bench", "selection", "--slow-rounds", "-1"], "--slow-rounds must be at least 1, got -1"),
     ],

@@ -68,7 +68,7 @@ def test_not_finite_is_refused_with_the_row(name, bad):
     with pytest.raises(ValueError, match=f"^{name} must be finite.*row 2$"):
         divevlm.select(given["x"], given["q"], 2)
     batch = {key: torch.stack([torch.ones_like(z), z]) for key, z in given.items()}
-    with pytest.raises(ValueError, match=f"^{name} must be finite.*row 2"):
+    with pytest.raises(ValueError, match=rf"^{name} must be finite.*row 2"):
         divevlm.select(batch["x"], batch["q"], 2)
 
 
@@ -117,5 +117,5 @@ def test_without_numba_the_loop_is_eager(monkeypatch):
     expected = divevlm.select(X, Q, 3).order.tolist()
     monkeypatch.setattr("divevlm.core.select.find_spec", lambda name: None)
     assert divevlm.select(X, Q, 3).order.tolist() == expected
-    with pytest.raises(ValueError, match="^loop must be 'eager' or 'auto' without numba"):
+    with pytest.raises(ValueError, match=r"^loop must be 'eager' or 'auto' without numba"):
         divevlm.select(X, Q, 3, loop="fused")

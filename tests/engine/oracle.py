@@ -1,6 +1,6 @@
 """Mask equivalence: dropping tokens at block l is a full-length run in which blocks >= l can't see the dropped positions.
 
-Independent of the engine: the mask is written cell by cell, and visual positions are read from the ids.
+Independent of the engine: the mask is written in full, and visual positions are read from the ids.
 """
 
 import torch
@@ -37,11 +37,8 @@ def masked_logits(model, batch, dropped, layer):
     """Logits [B, S, V] of the full-length run."""
     length = batch["input_ids"].shape[1]
     present = batch["attention_mask"].bool()
-    mask = torch.zeros(len(present), 1, length, length, dtype=torch.bool)
-    for row in range(len(present)):
-        for query in range(length):
-            for key in range(query + 1):
-                mask[row, 0, query, key] = bool(present[row, key] and not dropped[row, key]) or query == key
+    causal = torch.ones(length, length, dtype=torch.bool).tril()
+    mask = (causal & (present & ~dropped)[:, None, None]) | torch.eye(length, dtype=torch.bool)
     layers = decoder_layers(model)
     eager = model.config.get_text_config()._attn_implementation == "eager"
     given = torch.zeros(mask.shape).masked_fill(~mask, torch.finfo(torch.float32).min) if eager else mask

@@ -18,7 +18,7 @@ def batch(entry, shape, padding_side="left"):
         "several": [sample(0, wide, small), sample(1, tall)],
         "some-text-only": [sample(1, wide), sample(2)],
         "video": [sample(0, videos=[clip(5, 4, 80, 60)])],
-        "videos": [sample(0, videos=[clip(5, 4, 80, 60)]), sample(1, videos=[clip(6, 6, 60, 90)])],
+        "videos": [sample(0, videos=[clip(5, 4, 80, 60)]), sample(1, videos=[clip(6, 4, 60, 90)])],
     }[shape]
     return inputs(entry, samples, padding_side=padding_side)
 

@@ -92,9 +92,12 @@ def measure(
     rows = []
     for shape in shapes:
         runs = contenders(shape)
-        # `slow_rounds` of the reference at most, and only one where it takes minutes.
-        slow = slow_rounds if shape.n * shape.d * shape.keep < 1e10 else 1
-        times = {name: min(rounds, slow) if name in ("reference", "in place") else rounds for name in runs}
+        # `slow_rounds` of the slow baselines at most; where these take minutes, one, and three of the others.
+        long = shape.n * shape.d * shape.keep > 1e10
+        slow = 1 if long else min(rounds, slow_rounds)
+        times = {
+            name: slow if name in ("reference", "in place") else min(rounds, 3) if long else rounds for name in runs
+        }
         seconds = interleaved(runs, times, lambda name, shape=shape: tick(f"{shape} {name}"))  # type: ignore[misc]
         expected = [list(picks.order) for picks in _picks(runs["one by one" if shape.batch > 1 else "reference"]())]
         for name, run in runs.items():

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from statistics import median
 
 import torch
@@ -32,7 +35,7 @@ def interleaved(
 
 def peak_bytes(run: Callable[[], object]) -> int:
     """The most memory that torch tensors made by `run` hold at one time, on a CPU."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    with _silence(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         result = run()
     held = peak = 0
     events = profiler.profiler.kineto_results.events()
@@ -41,6 +44,20 @@ def peak_bytes(run: Callable[[], object]) -> int:
         peak = max(peak, held)
     del result
     return peak
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """The profiler writes a line to stderr at each start and stop, past Python and past every setting."""
+    sys.stderr.flush()
+    saved, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(nowhere)
 
 
 def machine() -> dict[str, object]:

@@ -9,7 +9,7 @@ from importlib import import_module
 
 from divevlm import __version__
 
-COMMANDS = ("demo", "bench")
+COMMANDS = ("demo", "bench", "methods", "models")
 
 
 def parser() -> argparse.ArgumentParser:

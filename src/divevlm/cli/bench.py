@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,23 +25,68 @@ def add(commands: Any) -> None:
     )
     selection.add_argument("--rounds", type=int, default=9, help="runs of each path, interleaved (default 9)")
     selection.add_argument("--slow-rounds", type=int, default=3, help="runs of the slow baselines (default 3)")
-    selection.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
-    selection.add_argument("--out", type=Path, metavar="FILE", help="also write the JSON to a file")
     selection.set_defaults(run=run_selection)
+    engine = kinds.add_parser(
+        "engine",
+        help="prefill, selection, decoding and KV cache of a LLaVA-shaped random model, vanilla against DIVE",
+        epilog="example: divevlm bench engine --shape 24,1024,1,60:192,64",
+    )
+    engine.add_argument(
+        "--shape",
+        action="append",
+        metavar="L,d,V,M:K,K",
+        help="blocks, width, views of 576 tokens, text tokens : budgets; repeatable",
+    )
+    engine.add_argument("--rounds", type=int, default=3, help="runs of each budget, interleaved (default 3)")
+    engine.set_defaults(run=run_engine)
+    for kind in (selection, engine):
+        kind.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
+        kind.add_argument("--out", type=Path, metavar="FILE", help="also write the JSON to a file")
 
 
 def run_selection(options: argparse.Namespace) -> None:
     from divevlm.bench.selection import SHAPES, Shape, measure
 
-    for name in ("rounds", "slow_rounds"):
-        if getattr(options, name) < 1:
-            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(options, name)}")
+    _at_least_one(options, "rounds", "slow_rounds")
     shapes = [Shape(*_shape(text)) for text in options.shape] if options.shape else SHAPES
     with progress("bench selection") as tick:
         result = measure(shapes, options.rounds, options.slow_rounds, tick)
+    _show(options, result, _selection_table)
+
+
+def run_engine(options: argparse.Namespace) -> None:
+    from divevlm.bench.engine import SHAPES, measure
+
+    _at_least_one(options, "rounds")
+    shapes = [_engine_shape(text) for text in options.shape] if options.shape else SHAPES
+    with progress("bench engine") as tick:
+        result = measure(shapes, options.rounds, tick=tick)
+    _show(options, result, _engine_table)
+
+
+def _show(options: argparse.Namespace, result: dict[str, Any], as_table: Callable[[dict[str, Any]], str]) -> None:
     if options.out:
         options.out.write_text(json.dumps(result, indent=1) + "\n")
-    print(json.dumps(result) if options.json else _selection_table(result))
+    print(json.dumps(result) if options.json else as_table(result))
+
+
+def _at_least_one(options: argparse.Namespace, *names: str) -> None:
+    for name in names:
+        if getattr(options, name) < 1:
+            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(options, name)}")
+
+
+def _engine_shape(text: str) -> Any:
+    from divevlm.bench.engine import Shape
+
+    found = re.fullmatch(r"(\d+),(\d+),(\d+),(\d+):(\d+(?:,\d+)*)", text)
+    numbers = [int(part) for part in found.groups()[:4]] if found else [0]
+    keeps = tuple(int(part) for part in found.group(5).split(",")) if found else (0,)
+    if not found or min(*numbers, *keeps) < 1 or numbers[0] < 3 or numbers[1] % 64 or numbers[3] < 6:
+        allowed = "L,d,V,M:K,K with at least 3 blocks, d a multiple of 64, 1 view, 6 text tokens"
+        raise ValueError(f"--shape must be {allowed}, got {text!r}")
+    layers, width, views, words = numbers
+    return Shape(layers, width, views, words, keeps)
 
 
 def _shape(text: str) -> list[int]:
@@ -67,3 +114,40 @@ def _selection_table(result: dict[str, Any]) -> str:
         last = row["shape"]
     versions = ", ".join(f"{key} {value}" for key, value in result["machine"].items())
     return f"{table(head, rows)}\n\nmedians of interleaved runs; floor = the product X X^T alone; {versions}"
+
+
+def _engine_table(result: dict[str, Any]) -> str:
+    head = [
+        "model",
+        "keep",
+        "prefill ms",
+        "speed-up",
+        "bound",
+        "of bound",
+        "selection",
+        "token ms",
+        "of vanilla",
+        "KV MB",
+    ]
+    rows, last = [], None
+    for row in result["rows"]:
+        rows.append(
+            [
+                row["shape"] if row["shape"] != last else "",
+                str(row["keep"]),
+                f"{row['prefill_ms']:.0f}",
+                f"{row['speedup']:.2f}x",
+                f"{row['bound']:.2f}x",
+                f"{100 * row['of_bound']:.0f} %",
+                f"{row['selection_ms']:.0f} ms, {100 * row['selection_of_vanilla']:.1f} %",
+                f"{row['token_ms']:.1f}",
+                f"{row['token_of_vanilla']:.2f}x",
+                f"{row['kv_bytes'] / 2**20:.2f} {'=' if row['kv_bytes'] == row['kv_bytes_formula'] else '!='} formula",
+            ]
+        )
+        last = row["shape"]
+    versions = ", ".join(f"{key} {value}" for key, value in result["machine"].items())
+    note = (
+        "bound = prefill operations, all tokens / kept (the paper's formula); selection: share of the vanilla prefill"
+    )
+    return f"{table(head, rows)}\n\n{note}\nmedians of {result['rounds']} interleaved runs, float32, random weights; {versions}"

@@ -34,6 +34,22 @@ class Stage:
 
 
 @dataclass
+class Deepstack:
+    """Features that the model adds to its visual rows after each of the first blocks (Qwen3-VL)."""
+
+    mask: Tensor  # [B, S] the visual rows
+    features: list[Tensor]  # one [visual rows, d] a block
+
+    def add(self, hidden: Tensor, block: int, index: Tensor | None) -> Tensor:
+        """hidden: what block number `block` put out, of the full sequence or of the positions `index`."""
+        if not 0 <= block < len(self.features):
+            return hidden
+        extra = hidden.new_zeros(*self.mask.shape, hidden.shape[-1])
+        extra[self.mask.to(hidden.device)] = self.features[block].to(hidden.device, hidden.dtype)
+        return hidden + (extra if index is None else take(extra, index))
+
+
+@dataclass
 class Call:
     layouts: list[Layout] | None  # None = no visual token in this pass
     present: Tensor  # [B, S] False for padding
@@ -42,6 +58,7 @@ class Call:
     stages: dict[int, Stage] = field(default_factory=dict)
     samples: list[Any] = field(default_factory=list)
     selection_seconds: float = 0.0
+    deep: Deepstack | None = None
     conversation: Conversation | None = None
 
 

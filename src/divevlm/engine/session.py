@@ -7,13 +7,14 @@ import inspect
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
+from transformers.utils import ModelOutput
 
 from divevlm.core.rule import require
-from divevlm.engine.call import Call, Conversation, Stage, left_aligned, take
+from divevlm.engine.call import Call, Conversation, Deepstack, Stage, left_aligned, take
 from divevlm.engine.choose import choose
 from divevlm.engine.masks import mask_kind, stage_mask
 from divevlm.engine.report import Costs, Report
@@ -21,6 +22,7 @@ from divevlm.methods.base import Method
 from divevlm.models import family_of
 from divevlm.models.base import Layout, Visual
 
+PIXELS = {"image": "pixel_values", "video": "pixel_values_videos"}
 _ATTACHED: WeakKeyDictionary[nn.Module, Session] = WeakKeyDictionary()  # decoder layers -> who prunes them
 
 
@@ -39,7 +41,9 @@ class Session:
         self._handles: list[Any] = []
         self._conversations: WeakKeyDictionary[Any, Conversation] = WeakKeyDictionary()
         self._arguments: dict[str, Any] = {}  # of the model's forward
-        self._visuals: dict[str, list[Visual]] = {}  # images and videos that were encoded and wait for their forward
+        self._encoded: dict[
+            str, tuple[Callable[[], Any], list[Visual]]
+        ] = {}  # features made last, what they show; by kind
         self._answer: Tensor | None = None
         self._call: Call | None = None
 
@@ -86,7 +90,7 @@ class Session:
         base = self.family.at(self.model, self.family.base)
         self._handles = [
             *(
-                _Watch(base, kind, self._note_visuals)
+                _Watch(base, kind, self._note_features)
                 for kind in ("image", "video")
                 if hasattr(base, f"get_{kind}_features")
             ),
@@ -96,7 +100,7 @@ class Session:
             self.text.register_forward_hook(self._end, with_kwargs=True, always_call=True),
         ]
         for number, layer in enumerate(self.layers):
-            if number >= self.cut:
+            if number >= self.cut or self.family.default_layer > 2:
                 self._handles.append(layer.register_forward_pre_hook(self._block_hook(number), with_kwargs=True))
         return self
 
@@ -106,7 +110,7 @@ class Session:
         self._handles = []
         if _ATTACHED.get(self.layers) is self:
             del _ATTACHED[self.layers]
-        self._arguments, self._visuals, self._answer, self._call = {}, {}, None, None
+        self._arguments, self._encoded, self._answer, self._call = {}, {}, None, None
 
     def __enter__(self) -> Session:
         return self if self._handles else self.attach()
@@ -125,10 +129,11 @@ class Session:
     def _note_arguments(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._arguments = _bound(module, args, kwargs)
 
-    def _note_visuals(self, kind: str, given: dict[str, Any]) -> None:
-        self._visuals[kind] = self.family.visuals(self.model, kind, given)
+    def _note_features(self, kind: str, given: dict[str, Any], features: Any) -> None:
+        alive = ref(features) if isinstance(features, ModelOutput) else (lambda: None)
+        self._encoded[kind] = alive, self.family.visuals(self.model, kind, given)
 
-    def _begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given, self._arguments = self._arguments, {}
         mine = _bound(module, args, kwargs)
         embeds, mask, cache = mine.get("inputs_embeds"), mine.get("attention_mask"), mine.get("past_key_values")
@@ -136,7 +141,7 @@ class Session:
         layouts = self._layouts(given)
         if layouts is None and known is None:
             self._call = None
-            return
+            return None
         if embeds is None:
             embeds = self.text.get_input_embeddings()(mine["input_ids"])
         require(
@@ -157,15 +162,24 @@ class Session:
         require(present.shape == ones.shape, "attention_mask", tuple(present.shape), f"of shape {tuple(ones.shape)}")
         answer = None if self._answer is None else self._answer.to(embeds.device)
         self._call = Call(layouts, present[:, past:], present[:, :past] if past else None, answer, conversation=known)
+        if mine.get("deepstack_visual_embeds") is not None:  # taken over: the model would add them to the full sequence
+            self._call.deep = Deepstack(kwargs.pop("visual_pos_masks"), kwargs.pop("deepstack_visual_embeds"))
+        return args, kwargs
 
     def _layouts(self, given: dict[str, Any]) -> list[Layout] | None:
         """None where this pass brings no visual token."""
-        encoded = any(value is not None for value in (given.get("mm_encoder_outputs") or {}).values())
-        if not encoded and all(given.get(name) is None for name in ("pixel_values", "pixel_values_videos")):
+        before = {kind: value for kind, value in (given.get("mm_encoder_outputs") or {}).items() if value is not None}
+        now = [kind for kind, name in PIXELS.items() if given.get(name) is not None]
+        if not before and not now:
             return None
-        ids, visuals, self._visuals = given.get("input_ids"), self._visuals, {}
+        ids = given.get("input_ids")
         require(ids is not None, "input_ids", None, "given under pruning: they tell where the visual tokens are")
-        require(bool(visuals), "mm_encoder_outputs", "features from outside", "made while the method is attached")
+        for kind, features in before.items():
+            known = kind in self._encoded and self._encoded[kind][0]() is features
+            require(
+                known, "mm_encoder_outputs", "features from elsewhere", "those made last while the method is attached"
+            )
+        visuals = {kind: self._encoded[kind][1] for kind in (*before, *now) if kind in self._encoded}
         return self.family.layouts(self.model, ids, visuals)  # type: ignore[arg-type]
 
     def _block_hook(self, number: int) -> Callable[..., Any]:
@@ -173,10 +187,13 @@ class Session:
             call = self._call
             if call is None:
                 return None
+            hidden = args[0] if args else kwargs.pop("hidden_states")
+            index = call.stages[1].index if number > self.cut else None
+            if call.deep is not None:
+                hidden = call.deep.add(hidden, number - 1, index)
             if number == self.cut:
-                hidden = args[0] if args else kwargs.pop("hidden_states")
-                args = (self._enter(call, hidden, kwargs), *args[1:])
-            return args, kwargs | call.stages[1].arguments
+                hidden = self._enter(call, hidden, kwargs)
+            return (hidden, *args[1:]), kwargs | (call.stages[1].arguments if number >= self.cut else {})
 
         return hook
 
@@ -203,8 +220,8 @@ class Session:
             talk.valid[1] = columns
             talk.length += call.present.shape[1]
             talk.pruned |= stage.index is not None
-            if self.cut == 0 and talk.pruned:
-                _pretend(cache, talk)
+            if talk.pruned:
+                _guard(cache, talk, pretend=self.cut == 0)
         if stage.index is not None or (talk is not None and talk.pruned):
             stage.arguments = self._replaced(stage, columns, hidden, kwargs)
         return hidden
@@ -226,8 +243,10 @@ class Session:
         cache = kwargs.get("past_key_values")
         kwargs["past_key_values"] = None if cache is None or past is None else _glimpse(cache, self.layer)
         with torch.no_grad():
-            for layer in self.layers[: self.layer]:
+            for number, layer in enumerate(self.layers[: self.layer]):
                 hidden = layer.forward(hidden, **kwargs)
+                if call.deep is not None:
+                    hidden = call.deep.add(hidden, number, None)
         return hidden
 
     def _norm(self) -> Callable[[Tensor], Tensor]:
@@ -284,14 +303,23 @@ class _Watch:
     """Tells of every call of base.get_image_features or get_video_features. Generation encodes before it calls the model,
     and only these methods see the sizes of the images."""
 
-    def __init__(self, base: nn.Module, kind: str, tell: Callable[[str, dict[str, Any]], None]) -> None:
+    busy = False  # some families encode videos through the method for images: the outer call counts
+
+    def __init__(self, base: nn.Module, kind: str, tell: Callable[[str, dict[str, Any], Any], None]) -> None:
         self.base, self.name = base, f"get_{kind}_features"
         method = getattr(base, self.name)
 
         @functools.wraps(method)
         def watched(*args: Any, **kwargs: Any) -> Any:
-            tell(kind, inspect.signature(method).bind_partial(*args, **kwargs).arguments)
-            return method(*args, **kwargs)
+            if _Watch.busy:
+                return method(*args, **kwargs)
+            _Watch.busy = True
+            try:
+                features = method(*args, **kwargs)
+            finally:
+                _Watch.busy = False
+            tell(kind, inspect.signature(method).bind_partial(*args, **kwargs).arguments, features)
+            return features
 
         setattr(base, self.name, watched)
 
@@ -307,14 +335,23 @@ def _bound(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     return {**names, **names.pop("kwargs", {})}
 
 
-def _pretend(cache: Any, talk: Conversation) -> None:
-    """A cut before block 0 shortens the block by which transformers measures a cache: tell the unpruned length instead."""
+def _refuse_crop(*_: Any, **__: Any) -> None:
+    raise ValueError(
+        "cache must be left whole under pruning, got crop(): assisted and speculative decoding can't be used"
+    )
+
+
+def _guard(cache: Any, talk: Conversation, pretend: bool) -> None:
+    """Refuse what a pruned cache can't do. A cut before block 0 shortens the block by which transformers measures a cache:
+    then it is to tell the length that it would have unpruned."""
 
     def mask_sizes(query: Any, layer_idx: int = 0) -> tuple[int, int]:
         return talk.length + (query if isinstance(query, int) else query.shape[0]), 0
 
-    cache.get_seq_length = lambda layer_idx=0: talk.length
-    cache.get_mask_sizes = mask_sizes
+    cache.crop = _refuse_crop
+    if pretend:
+        cache.get_seq_length = lambda layer_idx=0: talk.length
+        cache.get_mask_sizes = mask_sizes
 
 
 def _glimpse(cache: Any, layers: int) -> Any:

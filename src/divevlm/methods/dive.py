@@ -17,6 +17,8 @@ from divevlm.methods.base import Method, Signals
 
 @dataclass(frozen=True, kw_only=True)
 class DIVE(Method):
+    """Pick the token with the most unexplained, prompt-relevant evidence; remove what it explains; score again."""
+
     lam: float = 1.5
     eta: float = 0.8
     top_h: int = 3

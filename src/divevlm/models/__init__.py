@@ -11,6 +11,13 @@ FAMILIES: Registry[type[Family]] = Registry("family")
 FAMILIES.add("llava", "divevlm.models.llava:Llava")
 FAMILIES.add("qwen2_vl", "divevlm.models.qwen:Qwen2VL")
 FAMILIES.add("qwen2_5_vl", "divevlm.models.qwen:Qwen25VL")
+FAMILIES.add("qwen3_vl", "divevlm.models.qwen:Qwen3VL")
+FAMILIES.add("llava_next", "divevlm.models.llava_next:LlavaNext")
+FAMILIES.add("llava_next_video", "divevlm.models.llava_next:LlavaNextVideo")
+FAMILIES.add("llava_onevision", "divevlm.models.llava_next:LlavaOnevision")
+FAMILIES.add("internvl", "divevlm.models.tiles:InternVL")
+FAMILIES.add("idefics3", "divevlm.models.tiles:Idefics3")
+FAMILIES.add("smolvlm", "divevlm.models.tiles:SmolVLM")
 
 
 def family_of(model: nn.Module) -> Family:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from divevlm.models.base import Family, View, Visual
 
 
 class Llava(Family):
     name = "llava"
-    checkpoints = ("llava-hf/llava-1.5-7b-hf", "llava-hf/llava-1.5-13b-hf", "llava-hf/bakLlava-v1-hf")
+    checkpoints: ClassVar[tuple[str, ...]] = (
+        "llava-hf/llava-1.5-7b-hf",
+        "llava-hf/llava-1.5-13b-hf",
+        "llava-hf/bakLlava-v1-hf",
+    )
 
     def visuals(self, model: Any, kind: str, given: Mapping[str, Any]) -> list[Visual]:
         patch = model.config.vision_config.patch_size

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from divevlm.models.base import Family, View, Visual
 
 
 class Qwen2VL(Family):
     name = "qwen2_vl"
-    checkpoints = ("Qwen/Qwen2-VL-2B-Instruct", "Qwen/Qwen2-VL-7B-Instruct", "Qwen/Qwen2-VL-72B-Instruct")
+    checkpoints: ClassVar[tuple[str, ...]] = (
+        "Qwen/Qwen2-VL-2B-Instruct",
+        "Qwen/Qwen2-VL-7B-Instruct",
+        "Qwen/Qwen2-VL-72B-Instruct",
+    )
     tower = "model.visual"
     projector = "model.visual.merger"
 
@@ -24,4 +28,20 @@ class Qwen2VL(Family):
 
 class Qwen25VL(Qwen2VL):
     name = "qwen2_5_vl"
-    checkpoints = ("Qwen/Qwen2.5-VL-3B-Instruct", "Qwen/Qwen2.5-VL-7B-Instruct", "Qwen/Qwen2.5-VL-32B-Instruct")
+    checkpoints: ClassVar[tuple[str, ...]] = (
+        "Qwen/Qwen2.5-VL-3B-Instruct",
+        "Qwen/Qwen2.5-VL-7B-Instruct",
+        "Qwen/Qwen2.5-VL-32B-Instruct",
+    )
+
+
+class Qwen3VL(Qwen2VL):
+    """Adds features of deeper tower layers to the visual rows after its first blocks; the default cut is behind the last."""
+
+    name = "qwen3_vl"
+    checkpoints: ClassVar[tuple[str, ...]] = (
+        "Qwen/Qwen3-VL-2B-Instruct",
+        "Qwen/Qwen3-VL-4B-Instruct",
+        "Qwen/Qwen3-VL-8B-Instruct",
+    )
+    default_layer = 3

@@ -1,0 +1,31 @@
+"""divevlm models: the families that can be pruned, and checkpoints of theirs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from divevlm.cli.output import table
+
+
+def add(commands: Any) -> None:
+    models = commands.add_parser("models", help="supported families and checkpoints of theirs")
+    models.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
+    models.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    from divevlm.models import FAMILIES
+
+    families = [FAMILIES.get(name) for name in FAMILIES]
+    if options.json:
+        rows = [{"family": f.name, "checkpoints": f.checkpoints, "default_layer": f.default_layer} for f in families]
+        print(json.dumps({"rows": rows}))
+        return
+    lines = [[f.name if i == 0 else "", checkpoint] for f in families for i, checkpoint in enumerate(f.checkpoints)]
+    width = max(len(line[1]) for line in lines)
+    print(
+        table(["family", "checkpoints".ljust(width)], [[name, checkpoint.ljust(width)] for name, checkpoint in lines])
+    )
+    print("\nLoad them with plain transformers; 7B and 13B differ in their config only.")

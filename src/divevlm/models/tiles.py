@@ -1,0 +1,105 @@
+"""Families that write each tile of an image as a run of placeholders among text: the ids tell, the pixels don't.
+
+A clip is a series of images to their processors, so each of its frames counts as an image here.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from divevlm.models.base import Family, Layout, View, Visual
+
+
+def runs(mask: Tensor) -> list[tuple[int, int]]:
+    """Begin and end of each run of True. mask: [S] bool"""
+    edges = torch.diff(mask.int(), prepend=torch.zeros(1, dtype=torch.int), append=torch.zeros(1, dtype=torch.int))
+    return list(zip((edges == 1).nonzero()[:, 0].tolist(), (edges == -1).nonzero()[:, 0].tolist(), strict=True))
+
+
+class Tiled(Family):
+    @abstractmethod
+    def tile(self, config: Any) -> int:
+        """Rows (and columns) of visual tokens in a tile."""
+
+    @abstractmethod
+    def images(self, row: Tensor, found: list[tuple[int, int]], tokens: int) -> list[int]:
+        """How many tiles each image of a row of ids has. found: its runs of placeholders."""
+
+    def visuals(self, model: Any, kind: str, given: Mapping[str, Any]) -> list[Visual]:
+        return []  # `layouts` reads them from the ids
+
+    def layouts(self, model: Any, ids: Tensor, visuals: Mapping[str, Sequence[Visual]]) -> list[Layout]:
+        side = self.tile(model.config)
+        (token,) = set(self.token_ids(model.config).values())
+        layouts = []
+        for row in ids.cpu():
+            mask = row == token
+            layout = Layout(mask.nonzero()[:, 0])
+            for tiles in self.images(row, runs(mask), side * side):
+                layout.visuals.append(Visual(tuple(View(side, side, view=v) for v in range(tiles))))
+            layouts.append(layout)
+        return layouts
+
+
+class InternVL(Tiled):
+    """One run an image: its tiles, then a thumbnail."""
+
+    name = "internvl"
+    checkpoints: ClassVar[tuple[str, ...]] = (
+        "OpenGVLab/InternVL3-1B-hf",
+        "OpenGVLab/InternVL3-8B-hf",
+        "OpenGVLab/InternVL3_5-8B-HF",
+    )
+
+    def token_ids(self, config: Any) -> dict[str, int]:
+        return {"image": config.image_token_id}
+
+    def tile(self, config: Any) -> int:
+        size, patch = (
+            v if isinstance(v, int) else v[0]
+            for v in (config.vision_config.image_size, config.vision_config.patch_size)
+        )
+        return int(size // patch * config.downsample_ratio)
+
+    def images(self, row: Tensor, found: list[tuple[int, int]], tokens: int) -> list[int]:
+        return [(end - begin) // tokens for begin, end in found]
+
+
+class Idefics3(Tiled):
+    """One run a tile, each behind a token that names its place; the global view comes last in every image."""
+
+    name = "idefics3"
+    checkpoints: ClassVar[tuple[str, ...]] = ("HuggingFaceM4/Idefics3-8B-Llama3",)
+    text = "model.text_model"
+    tower = "model.vision_model"
+    projector = "model.connector"
+
+    def token_ids(self, config: Any) -> dict[str, int]:
+        return {"image": config.image_token_id}
+
+    def tile(self, config: Any) -> int:
+        vision = config.vision_config
+        return math.isqrt((vision.image_size // vision.patch_size) ** 2 // config.scale_factor**2)
+
+    def images(self, row: Tensor, found: list[tuple[int, int]], tokens: int) -> list[int]:
+        counts, tiles = [], 0
+        for begin, _ in found:
+            tiles += 1
+            if row[begin - 1] == row[found[-1][0] - 1]:  # the last run of a row is a global view
+                counts.append(tiles)
+                tiles = 0
+        return counts
+
+
+class SmolVLM(Idefics3):
+    name = "smolvlm"
+    checkpoints: ClassVar[tuple[str, ...]] = (
+        "HuggingFaceTB/SmolVLM2-256M-Video-Instruct",
+        "HuggingFaceTB/SmolVLM2-2.2B-Instruct",
+    )
