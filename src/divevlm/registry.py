@@ -15,11 +15,11 @@ T = TypeVar("T")
 class Registry(Generic[T]):
     """Named things of one kind. An entry is the thing itself or "module:attribute", imported on first use.
 
-    Other packages add entries through the entry-point group `divevlm.<kind>s`; they can't replace one of ours.
+    Other packages add entries through the entry-point group `divevlm.<kinds>`; they can't replace one of ours.
     """
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
+    def __init__(self, kind: str, kinds: str | None = None) -> None:
+        self.kind, self.group = kind, f"divevlm.{kinds or kind + 's'}"
         self._entries: dict[str, T | str] = {}
         self._complete = False  # plugins are looked up
 
@@ -64,7 +64,7 @@ class Registry(Generic[T]):
     def _load_plugins(self) -> None:
         if not self._complete:
             self._complete = True
-            for point in entry_points(group=f"divevlm.{self.kind}s"):
+            for point in entry_points(group=self.group):
                 self.add(point.name, point.value)
 
     def __contains__(self, name: object) -> bool:

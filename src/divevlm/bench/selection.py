@@ -98,8 +98,8 @@ def measure(
         times = {
             name: slow if name in ("reference", "in place") else min(rounds, 3) if long else rounds for name in runs
         }
-        seconds = interleaved(runs, times, lambda name, shape=shape: tick(f"{shape} {name}"))  # type: ignore[misc]
-        expected = [list(picks.order) for picks in _picks(runs["one by one" if shape.batch > 1 else "reference"]())]
+        seconds, results = interleaved(runs, times, lambda name, shape=shape: tick(f"{shape} {name}"))  # type: ignore[misc]
+        expected = _orders(results["one by one" if shape.batch > 1 else "reference"])
         for name, run in runs.items():
             row: dict[str, Any] = {"shape": str(shape), "path": name, "ms": seconds[name] * 1e3, "runs": times[name]}
             if shape.batch == 1:
@@ -108,12 +108,12 @@ def measure(
             else:
                 row["ms_per_sample"] = row["ms"] / shape.batch
             if name not in ("floor", "reference"):
-                row["same_picks"] = [list(picks.order) for picks in _picks(run())] == expected
+                row["same_picks"] = _orders(results[name]) == expected
                 row["peak_over_n2"] = peak_bytes(run) / (4 * shape.n**2)
             rows.append(row)
             tick(f"{shape} memory")
     return {"machine": machine(), "columns": "N, d, M, K", "rounds": rounds, "rows": rows}
 
 
-def _picks(result: Any) -> list[Any]:
-    return [result] if hasattr(result, "order") and not isinstance(result, Sequence) else list(result)
+def _orders(result: Any) -> list[list[int]]:
+    return [picks.order.tolist() for picks in ([result] if hasattr(result, "left") else result)]

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from statistics import median
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -17,20 +18,21 @@ def interleaved(
     contenders: Mapping[str, Callable[[], object]],
     rounds: Mapping[str, int],
     tick: Callable[[str], object] = lambda name: None,
-) -> dict[str, float]:
-    """Median seconds of each contender. A round runs each once, so that a noisy minute hits all of them alike.
+) -> tuple[dict[str, float], dict[str, Any]]:
+    """Median seconds and last result of each contender. A round runs each once, so that a noisy minute hits all of them alike.
 
     rounds: how often to run each. Those with fewer rounds sit the later ones out. `tick` is told of every run.
     """
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    results: dict[str, Any] = {}
     for turn in range(max(rounds.values())):
         for name, run in contenders.items():
             if turn < rounds[name]:
                 start = time.perf_counter()
-                run()
+                results[name] = run()
                 seconds[name].append(time.perf_counter() - start)
                 tick(name)
-    return {name: median(values) for name, values in seconds.items()}
+    return {name: median(values) for name, values in seconds.items()}, results
 
 
 def peak_bytes(run: Callable[[], object]) -> int:

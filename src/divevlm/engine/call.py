@@ -1,4 +1,4 @@
-"""One forward pass of the language model, as the engine sees it, and what a conversation remembers between passes."""
+"""One forward pass of the language model, as the engine sees it."""
 
 from __future__ import annotations
 
@@ -8,20 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from divevlm.engine.caches import Conversation
 from divevlm.models.base import Layout
-
-
-@dataclass
-class Conversation:
-    """Belongs to a cache: which of its columns are real (not padding), for the blocks after each cut.
-
-    pruned: something was dropped, so the model's own masks no longer fit.
-    length: columns that an unpruned cache would have.
-    """
-
-    valid: dict[int, Tensor] = field(default_factory=dict)  # stage -> [B, columns]
-    pruned: bool = False
-    length: int = 0
 
 
 @dataclass
@@ -55,11 +43,25 @@ class Call:
     present: Tensor  # [B, S] False for padding
     past: Tensor | None  # [B, P] the same of what came before; None = nothing did
     answer: Tensor | None  # [B, S] True for tokens that are answers, not prompt (teacher forcing)
-    stages: dict[int, Stage] = field(default_factory=dict)
+    stages: list[Stage] = field(default_factory=list)  # after each cut so far
     samples: list[Any] = field(default_factory=list)
     selection_seconds: float = 0.0
     deep: Deepstack | None = None
     conversation: Conversation | None = None
+    cache: Any = None
+
+    @property
+    def index(self) -> Tensor | None:
+        """[B, Q] which positions of the full sequence are left; None = all."""
+        return self.stages[-1].index if self.stages else None
+
+    def rows(self) -> Tensor:
+        """[B, S] where each position of the full sequence is in the sequence as it is now (anything for those dropped)."""
+        batch, length = self.present.shape
+        here = torch.arange(length, device=self.present.device).expand(batch, -1)
+        if self.index is None:
+            return here
+        return torch.zeros_like(here).scatter_(1, self.index, here[:, : self.index.shape[1]])
 
 
 def left_aligned(kept: Tensor) -> tuple[Tensor, Tensor]:

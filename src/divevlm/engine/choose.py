@@ -15,10 +15,16 @@ from divevlm.methods.base import Method, Signals
 from divevlm.models.base import Layout
 
 
-def choose(method: Method, hidden: Tensor, norm: Callable[[Tensor], Tensor], call: Call) -> Tensor:
-    """[B, S] bool: positions that stay. hidden: [B, S, d] before the cut. Fills the call's sample reports."""
+def choose(
+    method: Method, cut: int, hidden: Tensor, rows: Tensor, norm: Callable[[Tensor], Tensor], call: Call
+) -> Tensor:
+    """[B, S] bool: positions of the full sequence that stay after cut number `cut`. Fills the call's sample reports.
+
+    hidden: [B, Q, d] before the cut, rows: [B, S] where each position is in it.
+    """
     assert call.layouts is not None
     stay = call.present.clone()
+    earlier = call.samples
     groups, keeps, places = [], [], []
     call.samples = []
     with torch.no_grad():
@@ -31,11 +37,15 @@ def choose(method: Method, hidden: Tensor, norm: Callable[[Tensor], Tensor], cal
             call.samples.append(report)
             if not report.visual:
                 continue
-            states = norm(hidden[row, text])
+            here = rows[row].to(hidden.device)
+            states = norm(hidden[row, here[text]])
             for tokens, keep in competitors(method, layout):
+                keep = method.stay(cut, keep, len(tokens))
+                if earlier:
+                    tokens = tokens[torch.isin(tokens, torch.tensor(earlier[row].kept))]
                 report.segments.append(SegmentReport(tokens.tolist(), tokens.tolist(), len(tokens)))
                 if keep < len(tokens) or method.budget.energy is not None:
-                    visual = norm(hidden[row, layout.positions[tokens].to(hidden.device)])
+                    visual = norm(hidden[row, here[layout.positions[tokens].to(here.device)]])
                     groups.append(Signals(visual, states, layout.cells[tokens], method.budget))
                     keeps.append(keep)
                     places.append((tokens, report.segments[-1]))

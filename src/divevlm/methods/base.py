@@ -58,6 +58,14 @@ class Method(ABC):
             value = getattr(self, option)
             require(value in allowed, option, value, " or ".join(repr(choice) for choice in allowed))
 
+    def blocks(self, blocks: int, default: int) -> tuple[int, ...]:
+        """Before which blocks it cuts, ascending. blocks: how many there are, default: the family's single cut."""
+        return (default if self.layer is None else self.layer,)
+
+    def stay(self, cut: int, keep: int, tokens: int) -> int:
+        """How many of a group's tokens are left after cut number `cut`. keep: by the budget, tokens: before any cut."""
+        return keep
+
     @abstractmethod
     def select(self, groups: Sequence[Signals], keeps: Sequence[int]) -> list[Selection]:
         """Who is kept in each group of competing tokens; indices count within the group."""

@@ -7,7 +7,7 @@ from torch import nn
 from divevlm.models.base import Family
 from divevlm.registry import Registry
 
-FAMILIES: Registry[type[Family]] = Registry("family")
+FAMILIES: Registry[type[Family]] = Registry("family", "families")
 FAMILIES.add("llava", "divevlm.models.llava:Llava")
 FAMILIES.add("qwen2_vl", "divevlm.models.qwen:Qwen2VL")
 FAMILIES.add("qwen2_5_vl", "divevlm.models.qwen:Qwen25VL")
