@@ -34,6 +34,6 @@ def test_rows_equal_the_eager_maps(name, side):
             for row in range(len(present)):
                 where = present[row].nonzero()[:, 0]
                 queries = where[[0, len(where) // 2, -1]]
-                mine = [table.expand(len(present), -1, -1)[row] for table in tables]
+                mine = [table.expand(*table.shape[:-3], len(present), -1, -1).select(-3, row) for table in tables]
                 found = attention_rows(layers[number], hidden[row], mine, queries, present[row])
                 torch.testing.assert_close(found, maps[number][row, :, queries], atol=1e-5, rtol=0)

@@ -59,6 +59,8 @@ class Qwen2Frames(Qwen3VLVideoProcessor, Frames):
     patch_size = 14
     do_sample_frames = False
 
-    def resize(self, videos: torch.Tensor, size: SizeDict, resample, factor: int, **_) -> torch.Tensor:
-        height, width = smart_resize(*videos.shape[-2:], factor, size.shortest_edge, size.longest_edge)
-        return Frames.resize(self, videos, SizeDict(height=height, width=width))
+    def resize(self, videos: torch.Tensor, size: SizeDict, resample, factor: int | None = None, **_) -> torch.Tensor:
+        if factor is not None:  # older versions come with the size worked out
+            height, width = smart_resize(*videos.shape[-2:], factor, size.shortest_edge, size.longest_edge)
+            size = SizeDict(height=height, width=width)
+        return Frames.resize(self, videos, size)

@@ -30,7 +30,8 @@ def mosaic(config: Any, image_size: list[int]) -> tuple[int, int]:
 
 def clips(given: Mapping[str, Any], side: int) -> list[tuple[View, ...]]:
     """The frames of each clip, as squares."""
-    videos, frames = given["pixel_values_videos"].shape[:2]
+    pixels = given.get("pixel_values_videos", given.get("pixel_values"))  # the argument's older name
+    videos, frames = pixels.shape[:2]
     return [tuple(View(side, side, frame=t) for t in range(frames))] * videos
 
 
