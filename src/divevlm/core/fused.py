@@ -12,7 +12,8 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from divevlm.core.gram import State
+from divevlm.core.columns import Gram
+from divevlm.core.gram import Picks, State
 
 LONG = 400_000  # numbers from which replaying the updates is left to torch, which uses every core for it
 BLOCK = 512  # tokens whose cross-similarities and running maxima stay in the first-level cache
@@ -65,6 +66,41 @@ class FusedState(State):
     def pick(self, g: Tensor, tie: Tensor) -> tuple[Tensor, Tensor]:
         s, best = _pick(g[0].numpy(), tie.item())
         return torch.tensor([[s]]), torch.tensor([[best]], dtype=g.dtype)
+
+    def all_picks(self, gone: Tensor, keep: int) -> Picks | None:
+        if not self.texts or not isinstance(self.columns, Gram) or keep * self._energy.size > LONG:
+            return None
+        found = _all_picks(
+            self.columns.matrix[0].numpy(), self._pairs, self._inner, self._queries, self._energy, self._top,
+            gone[0].clone().numpy(), self.floor, self._soft, 4 * torch.finfo(gone.dtype).eps,
+            self.rule.lam, self.rule.eta, self.rule.two_sided, self.rule.score == "fused", keep,
+        )  # fmt: skip
+        order, scores, left = (torch.from_numpy(z)[None] for z in found)
+        return Picks(order, scores, left, None)
+
+
+@njit(cache=True, nogil=True)
+def _all_picks(  # type: ignore[no-untyped-def]
+    matrix, pairs, inner, queries, energy, top, gone, floor, soft, equal, lam, eta, two_sided, fused, keep
+):
+    order = np.empty(keep, np.int64)
+    scores = np.empty(keep, energy.dtype)
+    left = np.empty(keep + 1, energy.dtype)
+    g, phi = np.empty_like(energy), np.empty_like(energy)
+    tie = 0.0
+    left[0] = energy.sum()
+    for t in range(keep):
+        _score(top, energy, gone, soft, lam, fused, g, phi)
+        if t == 0:
+            tie = equal * g.max()
+        s, best = _pick(g, tie)
+        order[t], scores[t] = s, best
+        gone[s] = -1
+        inverse = _visual(matrix[s], pairs, t, pairs[t], s, energy, floor, eta, two_sided)
+        along = _prompt(inner[:, s] * inverse, queries, eta, two_sided)
+        _cross(inner, pairs[t], along, top)
+        left[t + 1] = energy.sum()
+    return order, scores, left
 
 
 @njit(cache=True, nogil=True)

@@ -113,6 +113,10 @@ class State:
         best = g.amax(dim=1, keepdim=True)
         return (g >= best - tie).view(torch.uint8).argmax(dim=1, keepdim=True), best
 
+    def all_picks(self, gone: Tensor, keep: int) -> Picks | None:
+        """The whole loop with an update after every pick, where the state can run it in one go."""
+        return None
+
 
 def _at(z: Tensor, s: Tensor) -> Tensor:
     """Column s of each sample. z: [B, rows, N], s: [B, 1] -> [B, rows, 1]"""
@@ -128,6 +132,8 @@ def gram_select(state: State, gone: Tensor, keep: int, *, trace: bool = False, u
     energy is explained in every sample.
     """
     updates = state.rule.update_steps(keep)
+    if not trace and until is None and len(updates) == keep and (picks := state.all_picks(gone, keep)) is not None:
+        return picks
     order: list[Tensor] = []
     scores: list[Tensor] = []
     left = [state.energy.sum(dim=1)]
