@@ -113,7 +113,8 @@ def _selection_table(result: dict[str, Any]) -> str:
         )
         last = row["shape"]
     versions = ", ".join(f"{key} {value}" for key, value in result["machine"].items())
-    return f"{table(head, rows)}\n\nmedians of interleaved runs; floor = the product X X^T alone; {versions}"
+    note = "medians of interleaved runs; floor = the product X X^T alone; picks: against float64"
+    return f"{table(head, rows)}\n\n{note}; {versions}"
 
 
 def _engine_table(result: dict[str, Any]) -> str:
