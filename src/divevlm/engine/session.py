@@ -107,7 +107,7 @@ class Session:
             self.text.register_forward_hook(self._end, with_kwargs=True, always_call=True),
         ]
         for number, layer in enumerate(self.layers):
-            if number >= self.cuts[0] or self.family.default_layer > 2:
+            if number >= self.cuts[0] or self.family.deepstack:
                 self._handles.append(layer.register_forward_pre_hook(self._block_hook(number), with_kwargs=True))
         return self
 

@@ -89,6 +89,7 @@ class Family(ABC):
     tower = "model.vision_tower"
     projector = "model.multi_modal_projector"
     default_layer = 2
+    deepstack = False  # adds visual features after its first blocks, too
 
     def at(self, model: Any, path: str) -> Any:
         return attrgetter(path)(model)

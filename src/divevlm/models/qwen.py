@@ -45,3 +45,4 @@ class Qwen3VL(Qwen2VL):
         "Qwen/Qwen3-VL-8B-Instruct",
     )
     default_layer = 3
+    deepstack = True
