@@ -319,5 +319,13 @@ def test_windowed_blocks_are_refused():
         divevlm.prune(entry.model, keep=4)
 
 
+def test_a_window_without_layer_types_is_refused():
+    entry = build("llava_next", fresh=True)
+    divevlm.prune(entry.model, keep=4)
+    entry.model.config.text_config.sliding_window = 8
+    with pytest.raises(ValueError, match="got 'blocks of sliding_attention'"):
+        divevlm.prune(entry.model, keep=4)
+
+
 def test_layers_of_the_decoder_are_found(entry):
     assert len(decoder_layers(entry.model)) == 4

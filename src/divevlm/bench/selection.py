@@ -100,9 +100,8 @@ def measure(
         }
         seconds, results = interleaved(runs, times, lambda name, shape=shape: tick(f"{shape} {name}"))  # type: ignore[misc]
         x, q = (z if shape.batch > 1 else z[0] for z in states(shape))
-        expected = _orders(
-            select(x.double(), q.double(), shape.keep)
-        )  # float32, the reference's too, may round to others
+        # Not the float32 reference's picks: over many steps its rounding may lead to others.
+        expected = _orders(select(x.double(), q.double(), shape.keep))
         for name, run in runs.items():
             row: dict[str, Any] = {"shape": str(shape), "path": name, "ms": seconds[name] * 1e3, "runs": times[name]}
             if shape.batch == 1:

@@ -71,7 +71,9 @@ class Session:
         )
         compiled = isinstance(self.model, torch._dynamo.OptimizedModule) or self.model._compiled_call_impl is not None
         require(not compiled, "model", "a compiled model", "attached to before torch.compile, or not compiled")
-        kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
+        types = getattr(config, "layer_types", None)
+        windowed = types is None and getattr(config, "sliding_window", None) is not None  # Mistral tells it this way
+        kinds = {"sliding_attention"} if windowed else set(types or ()) - {"full_attention"}
         require(
             not kinds,
             "model",

@@ -13,7 +13,6 @@ class Llava(Family):
     checkpoints: ClassVar[tuple[str, ...]] = (
         "llava-hf/llava-1.5-7b-hf",
         "llava-hf/llava-1.5-13b-hf",
-        "llava-hf/bakLlava-v1-hf",
     )
 
     def visuals(self, model: Any, kind: str, given: Mapping[str, Any]) -> list[Visual]:
