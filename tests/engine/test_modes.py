@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 import torch
-from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache, StaticCache
+from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
 from transformers.masking_utils import flash_attention_mask
 
 import divevlm
@@ -66,16 +66,6 @@ def test_flash_style_masks(name, shape, layer):
         found = generated(flash.model, given)
     assert torch.equal(found[0], expected[0])
     close(found[1], expected[1])
-
-
-def test_unknown_attention_is_refused():
-    entry = build("llava", fresh=True)
-    AttentionInterface.register("mystery", flash_stand_in)
-    entry.model.set_attn_implementation({"text_config": "mystery"})
-    with pytest.raises(
-        ValueError, match=r"^attn_implementation must be one with eager, sdpa or flash masks, got 'mystery'"
-    ):
-        divevlm.prune(entry.model, keep=4)
 
 
 # Precisions
@@ -259,72 +249,6 @@ def test_answers_do_not_choose_the_tokens(entry):
 
 
 # Refused
-
-
-def test_static_caches_are_refused(entry):
-    given = batch(entry, "single")
-    cache = StaticCache(config=entry.model.config.get_text_config(), max_cache_len=200)
-    with divevlm.prune(entry.model, keep=4), pytest.raises(ValueError, match="must be"):
-        entry.model.generate(**given, **GREEDY, past_key_values=cache)
-    with divevlm.prune(entry.model, keep=4), pytest.raises(ValueError, match="must be"):
-        entry.model.generate(**given, **GREEDY, cache_implementation="static")
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_compiled_models_are_refused():
-    entry = build("llava", fresh=True)
-    with pytest.raises(ValueError, match="^model must be attached to before torch.compile"):
-        divevlm.prune(torch.compile(entry.model), keep=4)
-    entry.model.compile()
-    with pytest.raises(ValueError, match="got 'a compiled model'"):
-        divevlm.prune(entry.model, keep=4)
-
-
-def test_gradient_checkpointing_is_refused():
-    entry = build("llava", fresh=True)
-    entry.model.train()
-    entry.model.gradient_checkpointing_enable()
-    with divevlm.prune(entry.model, keep=4), pytest.raises(ValueError, match="^gradient_checkpointing must be off"):
-        entry.model(**batch(entry, "single"))
-
-
-def test_masks_of_four_dimensions_are_refused(entry):
-    given = batch(entry, "single")
-    length = given["input_ids"].shape[1]
-    given["attention_mask"] = torch.ones(1, 1, length, length, dtype=torch.bool)
-    if entry.family == "qwen2_vl":
-        given["position_ids"] = torch.arange(length).expand(3, 1, -1)
-    with divevlm.prune(entry.model, keep=4), pytest.raises(ValueError, match="^attention_mask must be two-dimensional"):
-        entry.model(**given)
-
-
-def test_assisted_decoding_is_refused(entry):
-    given = batch(entry, "single")
-    with divevlm.prune(entry.model, keep=4), pytest.raises(ValueError, match="^cache must be"):
-        entry.model.generate(**given, **GREEDY, prompt_lookup_num_tokens=2)
-
-
-def test_embeddings_without_ids_are_refused():
-    entry = build("llava")
-    given = dict(batch(entry, "single"))
-    given["inputs_embeds"] = entry.model.get_input_embeddings()(given.pop("input_ids"))
-    with divevlm.prune(entry.model, keep=4), pytest.raises(ValueError, match="^input_ids must be given under pruning"):
-        entry.model(**given)
-
-
-def test_windowed_blocks_are_refused():
-    entry = build("qwen2_vl", fresh=True)
-    entry.model.config.text_config.layer_types[3] = "sliding_attention"
-    with pytest.raises(ValueError, match="got 'blocks of sliding_attention'"):
-        divevlm.prune(entry.model, keep=4)
-
-
-def test_a_window_without_layer_types_is_refused():
-    entry = build("llava_next", fresh=True)
-    divevlm.prune(entry.model, keep=4)
-    entry.model.config.text_config.sliding_window = 8
-    with pytest.raises(ValueError, match="got 'blocks of sliding_attention'"):
-        divevlm.prune(entry.model, keep=4)
 
 
 def test_layers_of_the_decoder_are_found(entry):

@@ -27,7 +27,7 @@ class Ladder(Method):
     def blocks(self, blocks, default):
         return self.cuts
 
-    def stay(self, cut, keep, tokens):
+    def stay(self, cut, keep, tokens, blocks):
         return (tokens * 3 // 4, tokens // 2, keep)[cut]
 
     def select(self, groups, keeps):

@@ -27,17 +27,35 @@ class Trace:
 
 
 @dataclass(frozen=True)
+class Rows:
+    """What goes on instead of the tokens' own hidden states, of a method that merges.
+
+    Each of the `slots` is one token of the group and lends its place; `values` are what stands there. In the sequence they
+    come as listed here, whatever their places were ("compact" numbers them in that order, "keep" leaves each slot its own).
+    `members`: the tokens that each row stands for, for reports; an empty list for a row that shows no place (CLS).
+    """
+
+    slots: Tensor  # [r] indices within the group, no two alike
+    values: Tensor  # [r, d]
+    members: list[list[int]]
+
+
+@dataclass(frozen=True)
 class Selection:
     """The kept tokens of one sample."""
 
     order: Tensor  # [K] token indices as picked
     scores: Tensor  # [K] the score with which each was picked
-    left: Tensor  # [K + 1] visual energy that is left before each pick and after the last
+    left: Tensor | None = None  # [K + 1] DIVE: visual energy that is left before each pick and after the last
     trace: Trace | None = None
+    note: str = ""  # what the method has to say about it
+    rows: Rows | None = None  # of a method that merges: what goes on instead of the tokens themselves
 
     @property
     def explained(self) -> float:
         """Share of the initial visual energy that the picks explain."""
+        if self.left is None:
+            raise ValueError("explained must be asked of a selection by DIVE, got one without energies")
         return 1 - float(self.left[-1] / self.left[0].clamp_min(EPS**2))
 
     @property

@@ -8,23 +8,45 @@ import torch
 from torch import Tensor
 
 
-def attention_rows(block: Any, hidden: Tensor, tables: tuple[Tensor, Tensor], queries: Tensor, valid: Tensor) -> Tensor:
+def rotated_keys(block: Any, hidden: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
+    """Keys of a decoder layer after RoPE [heads of keys, S, head_dim]. hidden: [S, d] on its way into it."""
+    attention = block.self_attn
+    cos, sin = (_merged(table, attention) for table in tables)
+    return _rotate(_heads(attention, "k", block.input_layernorm.forward(hidden)), cos, sin)
+
+
+def repeated(block: Any, keys: Tensor) -> Tensor:
+    """Keys for each head of the queries."""
+    attention = block.self_attn
+    heads: int = attention.q_proj.out_features // attention.head_dim
+    return keys.repeat_interleave(heads // keys.shape[0], dim=0)
+
+
+def attention_rows(
+    block: Any,
+    hidden: Tensor,
+    tables: tuple[Tensor, Tensor],
+    queries: Tensor,
+    valid: Tensor,
+    past: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
     """Softmax rows [heads, R, S] of one sample, in float32.
 
     block: a decoder layer, hidden: [S, d] on its way into it, tables: cos and sin [S, head_dim] (or [3, S, head_dim]),
-    queries: [R] positions whose rows are wanted, valid: [S] False for padding.
+    queries: [R] positions whose rows are wanted, valid: [S] False for padding, past: keys [heads of keys, P, head_dim]
+    of what came before, and which of them are valid [P]; they take their share of the attention.
     """
     attention = block.self_attn
-    states = block.input_layernorm.forward(hidden)
-    q = _heads(attention, "q", states[queries])
-    k = _heads(attention, "k", states)
     cos, sin = (_merged(table, attention) for table in tables)
-    q, k = _rotate(q, cos[queries], sin[queries]), _rotate(k, cos, sin)
-    k = k.repeat_interleave(q.shape[0] // k.shape[0], dim=0)
-    logits: Tensor = (q.float() @ k.float().mT) * attention.scaling
+    q = _rotate(_heads(attention, "q", block.input_layernorm.forward(hidden[queries])), cos[queries], sin[queries])
+    k = rotated_keys(block, hidden, tables)
     place = torch.arange(len(hidden), device=hidden.device)
     seen = valid & (place <= queries[:, None])
-    return logits.masked_fill(~seen, -torch.inf).softmax(dim=-1)
+    if past is not None:
+        k = torch.cat([past[0].to(k), k], dim=1)
+        seen = torch.cat([past[1].to(seen.device).expand(len(queries), -1), seen], dim=1)
+    logits: Tensor = (q.float() @ repeated(block, k).float().mT) * attention.scaling
+    return logits.masked_fill(~seen, -torch.inf).softmax(dim=-1)[..., -len(hidden) :]
 
 
 def _heads(attention: Any, name: str, states: Tensor) -> Tensor:

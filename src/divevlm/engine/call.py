@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from divevlm.engine.caches import Conversation
+from divevlm.methods.base import Vision
 from divevlm.models.base import Layout
 
 
@@ -43,12 +44,31 @@ class Call:
     present: Tensor  # [B, S] False for padding
     past: Tensor | None  # [B, P] the same of what came before; None = nothing did
     answer: Tensor | None  # [B, S] True for tokens that are answers, not prompt (teacher forcing)
+    ids: Tensor | None = None  # [B, S]
+    embeds: Tensor | None = None  # [B, S, d] what entered the first block, where the method asks for it
+    vision: Vision | None = None  # of all visual tokens of the batch, likewise
+    vision_rows: list[Tensor] = field(default_factory=list)  # which of them are each row's
+    places: Tensor | None = (
+        None  # [B, S] the order of what is left: merged rows may stand elsewhere than their positions
+    )
+    before: tuple[Tensor, Any] | None = (
+        None  # what went into the block before the next cut, and its position embeddings
+    )
     stages: list[Stage] = field(default_factory=list)  # after each cut so far
     samples: list[Any] = field(default_factory=list)
     selection_seconds: float = 0.0
     deep: Deepstack | None = None
     conversation: Conversation | None = None
     cache: Any = None
+
+    def prompt(self, row: int) -> Tensor:
+        """[M] positions of the text that is asked, without answers and padding."""
+        assert self.layouts is not None
+        text = self.present[row].clone()
+        text[self.layouts[row].positions] = False
+        if self.answer is not None:
+            text &= ~self.answer[row]
+        return text.nonzero()[:, 0]
 
     @property
     def index(self) -> Tensor | None:
@@ -64,12 +84,14 @@ class Call:
         return torch.zeros_like(here).scatter_(1, self.index, here[:, : self.index.shape[1]])
 
 
-def left_aligned(kept: Tensor) -> tuple[Tensor, Tensor]:
-    """The kept positions of each row, padded on the left to one length. kept: [B, S] bool -> index, valid: [B, Q]"""
+def left_aligned(kept: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+    """The kept positions of each row in the order of their places, padded on the left to one length.
+
+    kept: [B, S] bool, places: [B, S] -> index, valid: [B, Q]
+    """
     counts = kept.sum(dim=1)
     length = int(counts.max())
-    # A stable sort moves kept positions to the end of each row, in order.
-    order = kept.to(torch.uint8).argsort(dim=1, stable=True)
+    order = torch.where(kept, places, places - kept.shape[1]).argsort(dim=1, stable=True)  # the kept ones come last
     index = order[:, kept.shape[1] - length :]
     return index, kept.gather(1, index)
 

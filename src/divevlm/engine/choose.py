@@ -1,60 +1,65 @@
-"""From hidden states at a cut to the positions that stay."""
+"""At a cut: from signals to the positions that stay."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from divevlm.budget import Segment
+from divevlm.core.selection import Selection
 from divevlm.engine.call import Call
 from divevlm.engine.report import SampleReport, SegmentReport
+from divevlm.engine.signals import Gatherer
 from divevlm.methods.base import Method, Signals
 from divevlm.models.base import Layout
 
 
-def choose(
-    method: Method, cut: int, hidden: Tensor, rows: Tensor, norm: Callable[[Tensor], Tensor], call: Call
-) -> Tensor:
-    """[B, S] bool: positions of the full sequence that stay after cut number `cut`. Fills the call's sample reports.
+@dataclass
+class Choice:
+    """Of a batch: which positions of the full sequence stay, and what changes about them."""
 
-    hidden: [B, Q, d] before the cut, rows: [B, S] where each position is in it.
-    """
+    stay: Tensor  # [B, S] bool
+    places: Tensor  # [B, S] by these the positions that stay are ordered
+    edits: list[tuple[int, Tensor, Tensor]] = field(default_factory=list)  # row, positions [r], their new states [r, d]
+
+
+def choose(method: Method, cut: int, blocks: int, gatherer: Gatherer, call: Call) -> Choice:
+    """Who stays after cut number `cut`. Fills the call's sample reports. blocks: how many the model has."""
     assert call.layouts is not None
-    stay = call.present.clone()
-    earlier = call.samples
-    groups, keeps, places = [], [], []
-    call.samples = []
+    batch, length = call.present.shape
+    if call.places is None:
+        call.places = torch.arange(length, device=call.present.device).repeat(batch, 1)
+    choice = Choice(call.present.clone(), call.places)
+    earlier, call.samples = call.samples, []
+    groups: list[Signals] = []
+    keeps, wheres = [], []
     with torch.no_grad():
         for row, layout in enumerate(call.layouts):
-            text = call.present[row].clone()
-            text[layout.positions] = False
-            if call.answer is not None:
-                text &= ~call.answer[row]
-            report = SampleReport(len(layout.positions), int(text.sum()), [], [])
+            text = call.prompt(row)
+            report = SampleReport(len(layout.positions), len(text), [], [])
             call.samples.append(report)
             if not report.visual:
                 continue
-            here = rows[row].to(hidden.device)
-            states = norm(hidden[row, here[text]])
             for tokens, keep in competitors(method, layout):
-                keep = method.stay(cut, keep, len(tokens))
+                total = len(tokens)
+                keep = method.stay(cut, keep, total, blocks)
                 if earlier:
                     tokens = tokens[torch.isin(tokens, torch.tensor(earlier[row].kept))]
-                report.segments.append(SegmentReport(tokens.tolist(), tokens.tolist(), len(tokens)))
+                    tokens = tokens[
+                        call.places[row, layout.positions[tokens]].cpu().argsort()
+                    ]  # as they come in the sequence
+                report.segments.append(SegmentReport(sorted(tokens.tolist()), tokens.tolist(), len(tokens)))
                 if keep < len(tokens) or method.budget.energy is not None:
-                    visual = norm(hidden[row, here[layout.positions[tokens].to(here.device)]])
-                    groups.append(Signals(visual, states, layout.cells[tokens], method.budget))
+                    groups.append(gatherer.signals(row, tokens, text, total))
                     keeps.append(keep)
-                    places.append((tokens, report.segments[-1]))
+                    wheres.append((row, tokens, report.segments[-1]))
         if groups:
             start = time.perf_counter()
-            for selection, (tokens, segment) in zip(method.select(groups, keeps), places, strict=True):
-                segment.order = tokens[selection.order.cpu()].tolist()
-                segment.kept = sorted(segment.order)
-                segment.trace = selection.trace
+            for selection, (row, tokens, segment) in zip(method.select(groups, keeps), wheres, strict=True):
+                _note(selection, row, tokens, segment, call.layouts[row], choice)
             call.selection_seconds += time.perf_counter() - start
     for row, layout in enumerate(call.layouts):
         report = call.samples[row]
@@ -63,8 +68,25 @@ def choose(
             kept[segment.kept] = True
             report.order += segment.order
         report.kept = kept.nonzero()[:, 0].tolist()
-        stay[row, layout.positions[~kept]] = False
-    return stay
+        choice.stay[row, layout.positions[~kept]] = False
+    return choice
+
+
+def _note(
+    selection: Selection, row: int, tokens: Tensor, segment: SegmentReport, layout: Layout, choice: Choice
+) -> None:
+    segment.order = tokens[selection.order.cpu()].tolist()
+    segment.trace, segment.note = selection.trace, selection.note
+    rows = selection.rows
+    if rows is None:
+        segment.kept = sorted(segment.order)
+        return
+    slots = tokens[rows.slots.cpu()]
+    segment.kept = sorted(slots.tolist())
+    segment.merged = [tokens[members].tolist() for members in rows.members]
+    positions = layout.positions[slots].to(choice.places.device)
+    choice.places[row, positions] = choice.places[row, positions].sort().values
+    choice.edits.append((row, positions, rows.values))
 
 
 def competitors(method: Method, layout: Layout) -> list[tuple[Tensor, int]]:

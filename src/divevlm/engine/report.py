@@ -13,12 +13,19 @@ from divevlm.core.selection import Trace
 
 @dataclass
 class SegmentReport:
-    """Tokens that competed with each other: all counted within the sample's visual tokens."""
+    """Tokens that competed with each other: all counted within the sample's visual tokens.
+
+    kept: whose places stay (a method that merges may put other rows there), ascending; order: as picked.
+    """
 
     kept: list[int]
     order: list[int]
     visual: int
     trace: Trace | None = None
+    note: str = ""  # what the method has to say about its choice
+    merged: list[list[int]] | None = (
+        None  # of a method that merges: what each row stands for, as they come in the sequence
+    )
 
 
 @dataclass

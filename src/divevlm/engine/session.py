@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 from weakref import WeakKeyDictionary, ref
@@ -17,13 +18,23 @@ from divevlm.engine.call import Call, Deepstack
 from divevlm.engine.cut import Cutter
 from divevlm.engine.masks import mask_kind
 from divevlm.engine.report import Costs, Report
-from divevlm.engine.watch import Watch, bound
-from divevlm.methods.base import Method
+from divevlm.engine.vision import Tower, joined, per_row
+from divevlm.engine.watch import Gate, Watch, bound
+from divevlm.methods.base import Method, Vision
 from divevlm.models import family_of
 from divevlm.models.base import Layout, Visual
 
 PIXELS = {"image": "pixel_values", "video": "pixel_values_videos"}
 _ATTACHED: WeakKeyDictionary[nn.Module, Session] = WeakKeyDictionary()  # decoder layers -> who prunes them
+
+
+@dataclass
+class Encoded:
+    """Images or videos as the tower made them."""
+
+    features: Callable[[], Any]  # the features themselves, while they live
+    visuals: list[Visual]
+    vision: Vision | None  # what the tower thought of each token, where the method asks
 
 
 class Session:
@@ -35,16 +46,18 @@ class Session:
         self.text = self.family.at(model, self.family.text)
         self.layers: nn.ModuleList = self.text.layers
         look = method.blocks(len(self.layers), self.family.default_layer)
-        self._check(look)
+        mrope = "mrope_section" in (getattr(self.text.config, "rope_parameters", None) or {})
+        positions = method.positions or ("keep" if mrope else method.default_positions)
+        self._check(look, mrope)
         self.cuts = (0,) if method.placement == "entry" else look
-        self.cutter = Cutter(self.text, method, self.cuts, look[0], mask_kind(self.text.config))
+        self.cutter = Cutter(self.text, method, self.cuts, look[0], mask_kind(self.text.config), positions)
+        self.tower = Tower(self.family, model, method.needs.vision) if method.needs.vision else None
         self.history: list[Report] = []
         self._handles: list[Any] = []
         self._conversations: WeakKeyDictionary[Any, Conversation] = WeakKeyDictionary()
         self._arguments: dict[str, Any] = {}  # of the model's forward
-        self._encoded: dict[
-            str, tuple[Callable[[], Any], list[Visual]]
-        ] = {}  # features made last, what they show; by kind
+        self._encoded: dict[str, Encoded] = {}  # what was encoded last, by kind
+        self._now: dict[str, Encoded] = {}  # those of this pass
         self._answer: Tensor | None = None
         self._call: Call | None = None
 
@@ -59,9 +72,16 @@ class Session:
         )
         return self.history[-1]
 
-    def _check(self, cuts: tuple[int, ...]) -> None:
-        config, last = self.text.config, len(self.layers) - 1
+    def _check(self, cuts: tuple[int, ...], mrope: bool) -> None:
+        config, last, needs = self.text.config, len(self.layers) - 1, self.method.needs
         require(max(cuts) <= last, "layer", max(cuts), f"a block number from 0 to {last}")
+        looks_back = needs.block == "before" and (needs.attention is not None or needs.keys)
+        require(
+            not looks_back or cuts[0] > 0,
+            "layer",
+            cuts[0],
+            f"at least 1 for {self.method.name}, which looks at the block before",
+        )
         entry = self.method.placement == "entry"
         require(
             not (entry and len(cuts) > 1),
@@ -80,10 +100,8 @@ class Session:
             f"blocks of {', '.join(sorted(kinds))}",
             "one whose blocks all attend to the full sequence",
         )
-        mrope = "mrope_section" in (getattr(config, "rope_parameters", None) or {})
-        compact = self.method.positions == "compact"
         require(
-            not (compact and mrope),
+            not (mrope and self.method.positions == "compact"),
             "positions",
             "compact",
             f"'keep' for {self.family.name}, whose positions are a grid",
@@ -103,13 +121,15 @@ class Session:
                 for kind in ("image", "video")
                 if hasattr(base, f"get_{kind}_features")
             ),
+            *([] if self.tower is None else self.tower.attach()),
+            Gate(self.model),
             self.model.register_forward_pre_hook(self._note_labels, with_kwargs=True),
             base.register_forward_pre_hook(self._note_arguments, with_kwargs=True),
             self.text.register_forward_pre_hook(self._begin, with_kwargs=True),
             self.text.register_forward_hook(self._end, with_kwargs=True, always_call=True),
         ]
         for number, layer in enumerate(self.layers):
-            if number >= self.cuts[0] or self.family.deepstack:
+            if number >= self.cuts[0] - 1 or self.family.deepstack:
                 self._handles.append(layer.register_forward_pre_hook(self._block_hook(number), with_kwargs=True))
         return self
 
@@ -119,7 +139,7 @@ class Session:
         self._handles = []
         if _ATTACHED.get(self.layers) is self:
             del _ATTACHED[self.layers]
-        self._arguments, self._encoded, self._answer, self._call = {}, {}, None, None
+        self._arguments, self._encoded, self._now, self._answer, self._call = {}, {}, {}, None, None
 
     def __enter__(self) -> Session:
         return self if self._handles else self.attach()
@@ -140,7 +160,8 @@ class Session:
 
     def _note_features(self, kind: str, given: dict[str, Any], features: Any) -> None:
         alive = ref(features) if isinstance(features, ModelOutput) else (lambda: None)
-        self._encoded[kind] = alive, self.family.visuals(self.model, kind, given)
+        vision = None if self.tower is None else self.tower.tokens(kind, given)
+        self._encoded[kind] = Encoded(alive, self.family.visuals(self.model, kind, given), vision)
 
     def _begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given, self._arguments = self._arguments, {}
@@ -171,25 +192,48 @@ class Session:
         require(present.shape == ones.shape, "attention_mask", tuple(present.shape), f"of shape {tuple(ones.shape)}")
         answer = None if self._answer is None else self._answer.to(embeds.device)
         self._call = Call(layouts, present[:, past:], present[:, :past] if past else None, answer, conversation=known)
+        if layouts is not None:
+            self._gather(given["input_ids"], embeds, self._call)
         if mine.get("deepstack_visual_embeds") is not None:  # taken over: the model would add them to the full sequence
             self._call.deep = Deepstack(kwargs.pop("visual_pos_masks"), kwargs.pop("deepstack_visual_embeds"))
         return args, kwargs
+
+    def _gather(self, ids: Tensor, embeds: Tensor, call: Call) -> None:
+        """What a method may ask to see of this prefill, before its first block."""
+        call.ids = ids
+        if self.method.needs.embeds:
+            call.embeds = embeds
+        parts = {kind: made.vision for kind, made in self._now.items() if made.vision is not None}
+        if parts:
+            call.vision = joined(parts)
+            sizes = {kind: len(part.tile) for kind, part in parts.items()}
+            call.vision_rows = per_row(sizes, ids.cpu(), self.family.token_ids(self.model.config))
 
     def _layouts(self, given: dict[str, Any]) -> list[Layout] | None:
         """None where this pass brings no visual token."""
         before = {kind: value for kind, value in (given.get("mm_encoder_outputs") or {}).items() if value is not None}
         now = [kind for kind, name in PIXELS.items() if given.get(name) is not None]
-        if not before and not now:
-            return None
         ids = given.get("input_ids")
+        if not before and not now:
+            if ids is not None and ids.shape[1] > 1:
+                strays = [
+                    kind for kind, token in self.family.token_ids(self.model.config).items() if (ids == token).any()
+                ]
+                require(
+                    not strays,
+                    "input_ids",
+                    f"visual tokens without their {' and '.join(strays)}",
+                    "given with the pixels",
+                )
+            return None
         require(ids is not None, "input_ids", None, "given under pruning: they tell where the visual tokens are")
         for kind, features in before.items():
-            known = kind in self._encoded and self._encoded[kind][0]() is features
+            known = kind in self._encoded and self._encoded[kind].features() is features
             require(
                 known, "mm_encoder_outputs", "features from elsewhere", "those made last while the method is attached"
             )
-        visuals = {kind: self._encoded[kind][1] for kind in (*before, *now) if kind in self._encoded}
-        return self.family.layouts(self.model, ids, visuals)  # type: ignore[arg-type]
+        self._now = {kind: self._encoded[kind] for kind in (*before, *now) if kind in self._encoded}
+        return self.family.layouts(self.model, ids, {kind: made.visuals for kind, made in self._now.items()})  # type: ignore[arg-type]
 
     def _block_hook(self, number: int) -> Callable[..., Any]:
         def hook(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -203,7 +247,10 @@ class Session:
                 if not call.stages:
                     self._remember(call, kwargs.get("past_key_values"))
                 hidden = self.cutter.enter(call, hidden, kwargs)
-            return (hidden, *args[1:]), kwargs | (call.stages[-1].arguments if call.stages else {})
+            kwargs |= call.stages[-1].arguments if call.stages else {}
+            if call.layouts is not None:
+                self.cutter.note(call, number, hidden, kwargs["position_embeddings"])
+            return (hidden, *args[1:]), kwargs
 
         return hook
 

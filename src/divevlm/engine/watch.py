@@ -40,6 +40,42 @@ class Watch:
         delattr(self.base, self.name)
 
 
+class Gate:
+    """Refuses what `generate` can't do with a pruned cache, before anything is computed."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.own = hasattr(model, "generate")
+        if not self.own:
+            return
+        generate = model.generate
+
+        @functools.wraps(generate)
+        def gated(*args: Any, **kwargs: Any) -> Any:
+            settings = kwargs.get("generation_config") or model.generation_config
+            for name, (free, instead) in REFUSED.items():
+                value = kwargs.get(name, getattr(settings, name, None))
+                if value not in free:
+                    shown = type(value).__name__ if isinstance(value, nn.Module) else repr(value)
+                    raise ValueError(f"{name} must be {instead} under pruning, got {shown}")
+            return generate(*args, **kwargs)
+
+        model.generate = gated
+
+    def remove(self) -> None:
+        if self.own:
+            del self.model.generate
+
+
+REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "assistant_model": ((None,), "None (assisted decoding crops the cache)"),
+    "assistant_early_exit": ((None,), "None (assisted decoding crops the cache)"),
+    "prompt_lookup_num_tokens": ((None,), "None (assisted decoding crops the cache)"),
+    "prefill_chunk_size": ((None,), "None (an image can't be cut into chunks)"),
+    "cache_implementation": ((None, "dynamic"), "None or 'dynamic' (blocks hold different lengths)"),
+}
+
+
 def bound(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a forward pass by name."""
     if not args:

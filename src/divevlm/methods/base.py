@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -14,14 +14,68 @@ from divevlm.core.rule import require
 from divevlm.core.selection import Selection
 
 
+@dataclass(frozen=True)
+class Needs:
+    """What the engine is to gather for a method beyond hidden states; nothing of it is computed for others.
+
+    attention  rows of the attention map of one block: of the "last" prompt token or of every "text" token
+    keys       that block's keys, after RoPE
+    block      which block: the one that ran just "before" the cut (FastV, SparseVLM, DART), or the one "after" it (PDrop)
+    embeds     the rows that entered the language model
+    gravity    what RoPE alone does to the logits of that block (SparseVLM+)
+    vision     what the vision tower thought: any of "saliency", "first_saliency", "keys", "features"
+    """
+
+    attention: Literal["last", "text"] | None = None
+    keys: bool = False
+    block: Literal["before", "after"] = "before"
+    embeds: bool = False
+    gravity: bool = False
+    vision: tuple[Literal["saliency", "first_saliency", "keys", "features"], ...] = ()
+
+
+@dataclass
+class Vision:
+    """Of the vision tower, for each candidate token (pooled as the model pools its features). All float32.
+
+    saliency  attention of CLS (mean over heads) at the block whose features are used; without CLS: attention received,
+              mean over heads and queries. first_saliency: the same of block 0.
+    """
+
+    tile: Tensor  # [n] which tower input (image, tile, frame of the batch) it comes from
+    saliency: Tensor | None = None  # [n]
+    first_saliency: Tensor | None = None  # [n]
+    keys: Tensor | None = None  # [n, head_dim] mean over heads, before any rotation
+    features: Tensor | None = None  # [n, d_v] output of that block, before projection
+    cls: Tensor | None = None  # [tiles, d_v] its CLS rows; None where the tower has none
+    project: Callable[[Tensor], Tensor] | None = None  # [r, d_v] -> [r, d]; None where rows are pooled on their way
+
+
 @dataclass
 class Signals:
-    """What a method may look at, for tokens that compete with each other. Rows of `visual` are the candidates."""
+    """What a method may look at, for tokens that compete with each other. Rows of `visual` are the candidates.
 
-    visual: Tensor  # [n, d] hidden states at the cut
-    text: Tensor  # [M, d] hidden states of the prompt at the cut
+    What is not in the method's `needs` is None.
+    """
+
+    visual: Tensor  # [n, d] hidden states at the cut, normed as the method asks
+    text: Tensor  # [M, d] the same of the prompt
     cells: Tensor  # [n, 3] frame, row, column of each candidate
     budget: Budget
+    cut: int = 0  # which of the method's cuts this is
+    views: Tensor | None = None  # [n] which view of its image
+    total: int = 0  # how many they were before any cut
+    hidden: Tensor | None = None  # [n, d] hidden states as they are
+    ids: Tensor | None = None  # [M] token ids of the prompt
+    later: Tensor | None = None  # [M] bool: prompt tokens behind the last visual token of the sample
+    attention: Tensor | None = None  # [heads, 1 or M, n]
+    visual_keys: Tensor | None = None  # [n, heads * head_dim], repeated to the heads of the queries
+    text_keys: Tensor | None = None  # [M, heads * head_dim]
+    visual_embeds: Tensor | None = None  # [n, d]
+    text_embeds: Tensor | None = None  # [M, d]
+    all_embeds: Tensor | None = None  # [total, d] visual_embeds of all candidates before any cut
+    gravity: Tensor | None = None  # [M, n] RoPE's own product of prompt and visual positions (core/raters.py)
+    vision: Vision | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +86,7 @@ class Method(ABC):
     scope      of what: each "image" (default), "sample", "view" or "frame"
     layer      the cut is before this decoder block (0 = before the first); None = the family's default
     norm       what hidden states pass before the method sees them: the LM's "final" norm, the "next" block's, or "none"
-    positions  "keep" the original position ids of kept tokens, or "compact" them
+    positions  "keep" the original position ids of kept tokens, or "compact" them; None = as the method's authors do
     placement  "layer": cut at that block; "entry": choose with that block's states, then run all blocks on the kept tokens
     newlines   "keep" newline and separator tokens beside the budget, or "drop" them
     """
@@ -41,12 +95,23 @@ class Method(ABC):
     scope: Scope | None = None
     layer: int | None = None
     norm: Literal["final", "next", "none"] = "final"
-    positions: Literal["keep", "compact"] = "keep"
+    positions: Literal["keep", "compact"] | None = None
     placement: Literal["layer", "entry"] = "layer"
     newlines: Literal["keep", "drop"] = "keep"
     budget: Budget = field(init=False, repr=False)
 
     name: ClassVar[str]
+    needs: ClassVar[Needs] = Needs()
+    default_layer: ClassVar[int | None] = None  # before which block it cuts if not told; None = the family's default
+    # what `positions=None` means; families with positions on a grid always keep them
+    default_positions: ClassVar[Literal["keep", "compact"]] = "keep"
+    # for the table of methods: authors and venue, where it chooses, what it looks at, what it does, what choosing costs
+    paper: ClassVar[str] = ""
+    stage: ClassVar[Literal["vision tower", "before the LLM", "LLM block"]] = "LLM block"
+    reads_text: ClassVar[bool] = False
+    merges: ClassVar[bool] = False
+    cost: ClassVar[str] = ""
+    families: ClassVar[tuple[str, ...] | None] = None  # where it makes sense; None = everywhere
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "budget", Budget.of(self.keep, self.scope))
@@ -56,19 +121,30 @@ class Method(ABC):
         require(whole, "layer", self.layer, "a block number of at least 0")
         for option, allowed in CHOICES.items():
             value = getattr(self, option)
+            if option == "positions" and value is None:
+                continue
             require(value in allowed, option, value, " or ".join(repr(choice) for choice in allowed))
 
     def blocks(self, blocks: int, default: int) -> tuple[int, ...]:
         """Before which blocks it cuts, ascending. blocks: how many there are, default: the family's single cut."""
-        return (default if self.layer is None else self.layer,)
+        first = default if self.default_layer is None else self.default_layer
+        return (first if self.layer is None else self.layer,)
 
-    def stay(self, cut: int, keep: int, tokens: int) -> int:
-        """How many of a group's tokens are left after cut number `cut`. keep: by the budget, tokens: before any cut."""
+    def stay(self, cut: int, keep: int, tokens: int, blocks: int) -> int:
+        """How many of a group's tokens are left after cut number `cut`.
+
+        keep: by the budget, tokens: before any cut, blocks: how many the model has.
+        """
         return keep
+
+    def details(self, keep: int, tokens: int, blocks: int, views: int) -> dict[str, Any]:
+        """What else is to be known of its setting, for plans. keep, tokens: of an image of so many views"""
+        return {}
 
     @abstractmethod
     def select(self, groups: Sequence[Signals], keeps: Sequence[int]) -> list[Selection]:
-        """Who is kept in each group of competing tokens; indices count within the group."""
+        """Who is kept in each group of competing tokens; indices count within the group. A method that merges says by
+        `Selection.rows` what goes on instead."""
 
 
 CHOICES = {

@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from divevlm.budget import Segment
 
@@ -74,9 +74,30 @@ class Layout:
         return torch.cat(views) if views else torch.zeros(0, 3, dtype=torch.long)
 
     @property
+    def views(self) -> Tensor:
+        """[N] which view of its image each token belongs to."""
+        views = [torch.full((view.size,), view.view) for visual in self.visuals for view in visual.views]
+        return torch.cat(views) if views else torch.zeros(0, dtype=torch.long)
+
+    @property
     def markers(self) -> Tensor:
         """[N] bool: newline and separator tokens."""
         return self.cells[:, 1] == NEWLINE
+
+
+class Heads(NamedTuple):
+    """Of one tower block, [tiles, heads, rows, head_dim]; `keys` before any rotation."""
+
+    q: Tensor
+    k: Tensor
+    keys: Tensor
+    scale: float
+
+
+def split_heads(z: Tensor, heads: int) -> Tensor:
+    """[tiles, rows, heads * head_dim] -> [tiles, heads, rows, head_dim]"""
+    heads_first: Tensor = z.unflatten(-1, (heads, -1)).transpose(1, 2)
+    return heads_first
 
 
 class Family(ABC):
@@ -89,6 +110,7 @@ class Family(ABC):
     tower = "model.vision_tower"
     projector = "model.multi_modal_projector"
     default_layer = 2
+    pools = False  # visual tokens are pooled or merged rows of the tower, not one each
     deepstack = False  # adds visual features after its first blocks, too
 
     def at(self, model: Any, path: str) -> Any:
@@ -98,6 +120,38 @@ class Family(ABC):
         """Placeholder token of each kind of visual."""
         found = {"image": getattr(config, "image_token_id", None), "video": getattr(config, "video_token_id", None)}
         return {kind: token for kind, token in found.items() if token is not None}
+
+    def tower_blocks(self, model: Any) -> nn.ModuleList:
+        """The blocks of the vision tower."""
+        for name, module in self.at(model, self.tower).named_modules():
+            if name.endswith(("encoder.layers", "encoder.layer", "blocks")):
+                return module  # type: ignore[no-any-return]
+        raise ValueError(f"model must have a vision tower of blocks, got {type(model).__name__}")
+
+    def feature_block(self, model: Any) -> int:
+        """Number of the tower's block whose output goes to the projector."""
+        count, layer = len(self.tower_blocks(model)), getattr(model.config, "vision_feature_layer", -1)
+        last: int = layer if isinstance(layer, int) else layer[-1]
+        return count + last if last < 0 else last - 1
+
+    def has_cls(self, model: Any) -> bool:
+        """Whether row 0 of the tower is a CLS token."""
+        names = (name for name, _ in self.at(model, self.tower).named_parameters())
+        return any(name.endswith(("class_embedding", "cls_token")) for name in names)
+
+    def tower_heads(self, block: Any, hidden: Tensor, given: Mapping[str, Any]) -> Heads:
+        """Queries and keys of a tower block. hidden: on its way into it, given: the block's other arguments."""
+        attention = block.self_attn
+        states = block.layer_norm1.forward(hidden)
+        q, k = (split_heads(proj.forward(states), attention.num_heads) for proj in (attention.q_proj, attention.k_proj))
+        return Heads(q, k, k, attention.scale)
+
+    def arrange(self, model: Any, kind: str, given: Mapping[str, Any], rows: Tensor) -> Tensor:
+        """Rows of the tower [tiles, patches, c] -> of the visual tokens [tokens, c], as the model arranges and pools them.
+
+        given: the arguments of get_image_features or get_video_features. Newline tokens get zeros.
+        """
+        return rows.flatten(0, 1)
 
     @abstractmethod
     def visuals(self, model: Any, kind: str, given: Mapping[str, Any]) -> list[Visual]:

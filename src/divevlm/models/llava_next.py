@@ -6,7 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from transformers.models.llava_next.modeling_llava_next import get_anyres_image_grid_shape
+import torch
+from torch import Tensor, nn
+from transformers.models.llava_next.modeling_llava_next import get_anyres_image_grid_shape, image_size_to_num_patches
 
 from divevlm.models.base import Family, View, Visual
 
@@ -26,6 +28,12 @@ def mosaic(config: Any, image_size: list[int]) -> tuple[int, int]:
     else:
         columns -= 2 * ((columns - int(round(width * rows / height, 7))) // 2)
     return rows, columns
+
+
+def tile_counts(config: Any, sizes: Tensor) -> list[int]:
+    """How many tower inputs each image is: its base view and its tiles."""
+    side = config.vision_config.image_size
+    return [image_size_to_num_patches(size, config.image_grid_pinpoints, side) for size in sizes]
 
 
 def clips(given: Mapping[str, Any], side: int) -> list[tuple[View, ...]]:
@@ -50,6 +58,14 @@ class LlavaNext(Family):
             for size in given["image_sizes"].tolist()
         ]
 
+    def arrange(self, model: Any, kind: str, given: Mapping[str, Any], rows: Tensor) -> Tensor:
+        sizes = given["image_sizes"]
+        parts = torch.split(rows, tile_counts(model.config, sizes))
+        packed, _ = model.model.pack_image_features(
+            parts, sizes, "default", image_newline=rows.new_zeros(rows.shape[-1])
+        )
+        return torch.cat(packed)
+
 
 class LlavaNextVideo(LlavaNext):
     name = "llava_next_video"
@@ -61,9 +77,18 @@ class LlavaNextVideo(LlavaNext):
         stride = model.config.spatial_pool_stride
         return [Visual(frames, "video") for frames in clips(given, base_side(model.config) // stride)]
 
+    def arrange(self, model: Any, kind: str, given: Mapping[str, Any], rows: Tensor) -> Tensor:
+        if kind == "image":
+            return super().arrange(model, kind, given, rows)
+        side = base_side(model.config)
+        grid = rows.mT.unflatten(-1, (side, side))
+        pooled = nn.functional.avg_pool2d(grid, model.config.spatial_pool_stride)
+        return pooled.flatten(2).mT.flatten(0, 1)
+
 
 class LlavaOnevision(Family):
     name = "llava_onevision"
+    pools = True
     checkpoints: ClassVar[tuple[str, ...]] = (
         "llava-hf/llava-onevision-qwen2-0.5b-ov-hf",
         "llava-hf/llava-onevision-qwen2-7b-ov-hf",
@@ -74,12 +99,10 @@ class LlavaOnevision(Family):
         if kind == "video":
             pooled = math.ceil(side / 2)
             return [Visual((*frames[:-1], _ended(frames[-1])), "video") for frames in clips(given, pooled)]
-        sizes, numbers = given["image_sizes"].tolist(), given.get("batch_num_images")
-        alone = [True] * len(sizes) if numbers is None else [n == 1 for n in numbers.tolist() for _ in range(n)]
-        ratio = given.get("vision_aspect_ratio") or config.vision_aspect_ratio
-        most = int(ratio.removeprefix("anyres_max_"))
+        sizes = given["image_sizes"].tolist()
+        most = int(self._ratio(config, given).removeprefix("anyres_max_"))
         found = []
-        for size, tiled in zip(sizes, alone, strict=True):
+        for size, tiled in zip(sizes, self._tiled(given), strict=True):
             if not tiled:
                 found.append(Visual((View(side, side, tail=1),)))
                 continue
@@ -89,6 +112,35 @@ class LlavaOnevision(Family):
                 rows, columns = int(rows // shrink), int(columns // shrink)
             found.append(Visual((View(side, side), View(rows, columns, view=1, newlines=True))))
         return found
+
+    def arrange(self, model: Any, kind: str, given: Mapping[str, Any], rows: Tensor) -> Tensor:
+        empty = rows.new_zeros(rows.shape[-1])
+        if kind == "video":
+            side = base_side(model.config)
+            grid, size = rows.mT.unflatten(-1, (side, side)), (math.ceil(side / 2),) * 2
+            pooled = nn.functional.interpolate(grid, size, mode="bilinear").flatten(2).mT
+            clips = pooled.reshape(len(self.visuals(model, kind, given)), -1, rows.shape[-1])
+            return torch.cat([clips, empty.expand(len(clips), 1, -1)], dim=1).flatten(0, 1)
+        sizes, ratio = given["image_sizes"], self._ratio(model.config, given)
+        counts = [
+            n if tiled else 1 for n, tiled in zip(tile_counts(model.config, sizes), self._tiled(given), strict=True)
+        ]
+        parts = torch.split(rows, counts)
+        packed, _ = model.model.pack_image_features(parts, sizes, image_newline=empty, vision_aspect_ratio=ratio)
+        return torch.cat(packed)
+
+    @staticmethod
+    def _ratio(config: Any, given: Mapping[str, Any]) -> str:
+        ratio: str = given.get("vision_aspect_ratio") or config.vision_aspect_ratio
+        return ratio
+
+    @staticmethod
+    def _tiled(given: Mapping[str, Any]) -> list[bool]:
+        """Images that come with others in their sample are not cut into tiles."""
+        numbers = given.get("batch_num_images")
+        if numbers is None:
+            return [True] * len(given["image_sizes"])
+        return [n == 1 for n in numbers.tolist() for _ in range(n)]
 
 
 def _ended(view: View) -> View:

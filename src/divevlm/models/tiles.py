@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from divevlm.models.base import Family, Layout, View, Visual
+from divevlm.models.base import Family, Heads, Layout, View, Visual, split_heads
 
 
 def runs(mask: Tensor) -> list[tuple[int, int]]:
@@ -22,7 +22,15 @@ def runs(mask: Tensor) -> list[tuple[int, int]]:
     return list(zip((edges == 1).nonzero()[:, 0].tolist(), (edges == -1).nonzero()[:, 0].tolist(), strict=True))
 
 
+def _merged(rows: Tensor, channels: int) -> Tensor:
+    """Mean over the patches that stand side by side in each row [tokens, patches * channels]."""
+    merged: Tensor = rows.unflatten(-1, (-1, channels)).mean(dim=1)
+    return merged
+
+
 class Tiled(Family):
+    pools = True
+
     @abstractmethod
     def tile(self, config: Any) -> int:
         """Rows (and columns) of visual tokens in a tile."""
@@ -70,6 +78,20 @@ class InternVL(Tiled):
     def images(self, row: Tensor, found: list[tuple[int, int]], tokens: int) -> list[int]:
         return [(end - begin) // tokens for begin, end in found]
 
+    def tower_heads(self, block: Any, hidden: Tensor, given: Mapping[str, Any]) -> Heads:
+        attention = block.attention
+        states = block.layernorm_before.forward(hidden)
+        q, k = (
+            split_heads(norm.forward(proj.forward(states)), attention.num_heads)
+            for proj, norm in ((attention.q_proj, attention.q_norm), (attention.k_proj, attention.k_norm))
+        )
+        return Heads(q, k, k, attention.scale)
+
+    def arrange(self, model: Any, kind: str, given: Mapping[str, Any], rows: Tensor) -> Tensor:
+        side = math.isqrt(rows.shape[1])
+        shuffled = model.model.pixel_shuffle(rows.unflatten(1, (side, side)), model.config.downsample_ratio)
+        return _merged(shuffled.flatten(0, 2), rows.shape[-1])
+
 
 class Idefics3(Tiled):
     """One run a tile, each behind a token that names its place; the global view comes last in every image."""
@@ -86,6 +108,10 @@ class Idefics3(Tiled):
     def tile(self, config: Any) -> int:
         vision = config.vision_config
         return math.isqrt((vision.image_size // vision.patch_size) ** 2 // config.scale_factor**2)
+
+    def arrange(self, model: Any, kind: str, given: Mapping[str, Any], rows: Tensor) -> Tensor:
+        shuffled = model.model.connector.pixel_shuffle(rows, model.config.scale_factor)
+        return _merged(shuffled.flatten(0, 1), rows.shape[-1])
 
     def images(self, row: Tensor, found: list[tuple[int, int]], tokens: int) -> list[int]:
         counts, tiles = [], 0
