@@ -18,6 +18,7 @@ from divevlm.engine.call import Call, Deepstack
 from divevlm.engine.cut import Cutter
 from divevlm.engine.masks import mask_kind
 from divevlm.engine.report import Costs, Report
+from divevlm.engine.thin import Thinner
 from divevlm.engine.vision import Tower, joined, per_row
 from divevlm.engine.watch import Gate, Watch, bound
 from divevlm.methods.base import Method, Vision
@@ -52,6 +53,7 @@ class Session:
         self.cuts = (0,) if method.placement == "entry" else look
         self.cutter = Cutter(self.text, method, self.cuts, look[0], mask_kind(self.text.config), positions)
         self.tower = Tower(self.family, model, method.needs.vision) if method.needs.vision else None
+        self.thinner = Thinner(self.family, model, method) if method.in_tower(self.family.plain) else None
         self.history: list[Report] = []
         self._handles: list[Any] = []
         self._conversations: WeakKeyDictionary[Any, Conversation] = WeakKeyDictionary()
@@ -122,6 +124,7 @@ class Session:
                 if hasattr(base, f"get_{kind}_features")
             ),
             *([] if self.tower is None else self.tower.attach()),
+            *([] if self.thinner is None else self.thinner.attach()),
             Gate(self.model),
             self.model.register_forward_pre_hook(self._note_labels, with_kwargs=True),
             base.register_forward_pre_hook(self._note_arguments, with_kwargs=True),
@@ -161,6 +164,8 @@ class Session:
     def _note_features(self, kind: str, given: dict[str, Any], features: Any) -> None:
         alive = ref(features) if isinstance(features, ModelOutput) else (lambda: None)
         vision = None if self.tower is None else self.tower.tokens(kind, given)
+        if self.thinner is not None:
+            vision = self.thinner.tokens()
         self._encoded[kind] = Encoded(alive, self.family.visuals(self.model, kind, given), vision)
 
     def _begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

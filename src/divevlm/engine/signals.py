@@ -70,8 +70,7 @@ class Gatherer:
             found.visual_embeds, found.text_embeds = (
                 call.embeds[row, where.to(call.embeds.device)] for where in (positions, text)
             )
-        if needs.vision:
-            assert call.vision is not None
+        if call.vision is not None:
             found.vision = picked(call.vision, call.vision_rows[row][tokens])
         if self.look is not None:
             self._look(found, self.look, row, here[positions], here[text])

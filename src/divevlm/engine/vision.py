@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +14,7 @@ from divevlm.engine.watch import bound
 from divevlm.methods.base import Vision
 from divevlm.models.base import Family, Heads
 
-PER_TOKEN = ("tile", "saliency", "first_saliency", "keys", "features")
+PER_TOKEN = ("tile", "owner", "saliency", "first_saliency", "keys", "features")
 CHUNK = 512  # queries at once where every row of a map is needed
 
 
@@ -144,6 +144,10 @@ def _softmax(logits: Tensor, mask: Tensor | None, row: int) -> Tensor:
 
 def picked(vision: Vision, tokens: Tensor) -> Vision:
     """Of these tokens only."""
+    if vision.owner is not None:  # counted within the candidates: a sample's images lie side by side
+        owner = vision.owner[tokens.to(vision.owner.device)]
+        vision = replace(vision, owner=None)
+        return replace(picked(vision, tokens), owner=torch.searchsorted(tokens.to(owner.device), owner))
     own = {f.name: getattr(vision, f.name) for f in fields(vision)}
     return Vision(
         **{name: v[tokens.to(v.device)] if name in PER_TOKEN and v is not None else v for name, v in own.items()}

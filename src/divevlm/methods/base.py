@@ -45,6 +45,7 @@ class Vision:
     tile: Tensor  # [n] which tower input (image, tile, frame of the batch) it comes from
     saliency: Tensor | None = None  # [n]
     first_saliency: Tensor | None = None  # [n]
+    owner: Tensor | None = None  # [n] of a method that thins out the tower: the token whose row each one went into
     keys: Tensor | None = None  # [n, head_dim] mean over heads, before any rotation
     features: Tensor | None = None  # [n, d_v] output of that block, before projection
     cls: Tensor | None = None  # [tiles, d_v] its CLS rows; None where the tower has none
@@ -140,6 +141,18 @@ class Method(ABC):
     def details(self, keep: int, tokens: int, blocks: int, views: int) -> dict[str, Any]:
         """What else is to be known of its setting, for plans. keep, tokens: of an image of so many views"""
         return {}
+
+    def in_tower(self, plain: bool) -> bool:
+        """Whether it works inside the vision tower, too. plain: there patches are visual tokens, one each."""
+        return False
+
+    def smaller(self, pixels: Tensor, patch: int) -> Tensor:
+        """In the tower: the images as it is to see them. pixels: [tiles, channels, height, width]"""
+        return pixels
+
+    def thinned(self, blocks: int, tokens: int) -> list[int]:
+        """In the tower: how many rows each block merges away."""
+        return [0] * blocks
 
     @abstractmethod
     def select(self, groups: Sequence[Signals], keeps: Sequence[int]) -> list[Selection]:

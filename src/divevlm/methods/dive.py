@@ -28,6 +28,9 @@ class DIVE(Method):
     trace: bool = False
 
     name = "dive"
+    paper = "Zhong et al., 2026"
+    reads_text = True
+    cost = "O(N² d + K (K + M) N)"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,6 +61,7 @@ class NoLanguage(DIVE):
 
     lam: float = 0.0
     name = "dive-no-language"
+    reads_text = False
 
 
 @dataclass(frozen=True, kw_only=True)

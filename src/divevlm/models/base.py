@@ -110,6 +110,7 @@ class Family(ABC):
     tower = "model.vision_tower"
     projector = "model.multi_modal_projector"
     default_layer = 2
+    plain = False  # the patches of one square image are its visual tokens, one each
     pools = False  # visual tokens are pooled or merged rows of the tower, not one each
     deepstack = False  # adds visual features after its first blocks, too
 

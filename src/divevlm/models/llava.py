@@ -10,6 +10,7 @@ from divevlm.models.base import Family, View, Visual
 
 class Llava(Family):
     name = "llava"
+    plain = True
     checkpoints: ClassVar[tuple[str, ...]] = (
         "llava-hf/llava-1.5-7b-hf",
         "llava-hf/llava-1.5-13b-hf",

@@ -1,0 +1,60 @@
+"""MMTok: multimodal coverage maximization."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from divevlm.core.coverage import greedy_coverage
+from divevlm.core.rule import require
+from divevlm.core.selection import Selection
+from divevlm.core.top import unit
+from divevlm.methods.base import Needs, Signals
+from divevlm.methods.views import PerView
+from divevlm.methods.words import content_rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class MMTok(PerView):
+    """Tokens that cover the question's words and the image's other tokens best (greedy maximum coverage).
+
+    tokenizer           of the language model: listen to the question's content words; None: to every prompt token
+    alpha               weight of covering the image
+    temperature         of similarities between tokens, text_temperature: to words (None: 0.02, or 0.01 where the family
+                        pools rows behind its tower, as the authors set it for Qwen)
+
+    Patches in the padding of a letterboxed image take part (the authors leave them out on LLaVA-1.5).
+    """
+
+    norm: Literal["final", "next", "none"] = "none"
+    tokenizer: Any = field(default=None, repr=False, compare=False)
+    alpha: float = 0.5
+    temperature: float = 0.2
+    text_temperature: float | None = None
+
+    name = "mmtok"
+    needs = Needs(embeds=True, vision=("features",))
+    default_layer = 0
+    default_positions = "compact"
+    paper = "Dong et al., ICLR 2026"
+    stage = "before the LLM"
+    reads_text = True
+    cost = "O(K (M + N) N)"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.alpha >= 0, "alpha", self.alpha, "a number of at least 0")
+        require(self.temperature > 0, "temperature", self.temperature, "a positive number")
+        positive = self.text_temperature is None or self.text_temperature > 0
+        require(positive, "text_temperature", self.text_temperature, "a positive number")
+
+    def choose_view(self, signals: Signals, keep: int) -> Selection:
+        features = unit(self.tower(signals, "features"))
+        words = self.given(signals.text_embeds, "embeddings of the prompt")[content_rows(signals, self.tokenizer)]
+        pools = signals.vision is not None and signals.vision.project is None
+        heat = self.text_temperature or (0.01 if pools else 0.02)
+        to_words = torch.softmax(unit(words) @ unit(signals.visual).T / heat, dim=1) / max(1, len(words))
+        to_image = torch.softmax(features @ features.T / self.temperature, dim=1) / len(features)
+        return Selection(*greedy_coverage(torch.cat([to_words, self.alpha * to_image]), keep))

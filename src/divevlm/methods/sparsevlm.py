@@ -1,0 +1,114 @@
+"""SparseVLM: the prompt tokens that are about the image rate it; what is pruned is recycled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from divevlm.core.cluster import density_peaks, means
+from divevlm.core.ladder import recycled, scaled_blocks, sparse_stages, split_total
+from divevlm.core.raters import raters
+from divevlm.core.rule import require
+from divevlm.core.selection import Rows, Selection
+from divevlm.core.top import top_k
+from divevlm.methods.base import Needs, Signals
+from divevlm.methods.each import Each, ranked
+
+AFTER = (2, 6, 15)  # of 32 blocks
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseVLM(Each):
+    """After blocks 2, 6 and 15 (of 32): the tokens that the rating prompt tokens attend to most; of the others, the better
+    third is clustered and its means go on behind the kept.
+
+    version  "1" with recycling, or "plus": none, original positions, attention freed from RoPE's own pull, best heads only
+    match    `keep` is what is left in the end ("final", clusters included) or the authors' nominal budget ("layer-mean":
+             their lists for 192, 128, 96 and 64 of 576; others in a line between them, scaled by N)
+    """
+
+    norm: Literal["final", "next", "none"] = "none"
+    version: Literal["1", "plus"] = "1"
+    match: Literal["final", "layer-mean"] = "final"
+
+    name = "sparsevlm"
+    needs = Needs(attention="text", embeds=True)
+    default_positions = "compact"
+    paper = "Zhang et al., ICML 2025"
+    reads_text = True
+    merges = True
+    cost = "O(M N d) x 3"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.version in ("1", "plus"), "version", self.version, "'1' or 'plus'")
+        require(self.match in ("final", "layer-mean"), "match", self.match, "'final' or 'layer-mean'")
+        require(self.layer is None, "layer", self.layer, "None for sparsevlm, which cuts at three blocks")
+        if self.version == "plus":
+            object.__setattr__(self, "needs", Needs(attention="text", embeds=True, gravity=True))
+            object.__setattr__(self, "default_positions", "keep")
+
+    def blocks(self, blocks: int, default: int) -> tuple[int, ...]:
+        return scaled_blocks(AFTER, blocks)
+
+    def stay(self, cut: int, keep: int, tokens: int, blocks: int) -> int:
+        return self.stages(keep, tokens, blocks)[cut]
+
+    def stages(self, keep: int, tokens: int, blocks: int) -> tuple[int, ...]:
+        """How many are left after each cut; a shallow model has the last cuts only."""
+        stages = sparse_stages(keep, tokens, mean=self.match == "layer-mean", plus=self.version == "plus")
+        return stages[-len(self.blocks(blocks, 2)) :]
+
+    def details(self, keep: int, tokens: int, blocks: int, views: int) -> dict[str, Any]:
+        stages = self.stages(keep, tokens, blocks)
+        found: dict[str, Any] = {"after": [cut - 1 for cut in self.blocks(blocks, 2)], "stages": list(stages)}
+        if self.version == "1":
+            pairs = zip((tokens, *stages), stages, strict=False)
+            found["kept"] = [split_total(total, before)[0] for before, total in pairs]
+        return found
+
+    def choose(self, signals: Signals, keep: int) -> Selection:
+        scores = self.scores(signals)
+        if self.version == "plus":
+            note = "" if signals.gravity is not None else "without the correction for RoPE"
+            found = ranked(scores, keep)
+            return Selection(found.order, found.scores, note=note)
+        hidden = self.given(signals.hidden, "hidden states")
+        kept, clusters = split_total(keep, len(scores))
+        order = top_k(scores, len(scores))
+        picks, pruned = order[:kept], order[kept:]
+        if not clusters:
+            return Selection(picks, scores[picks])
+        some = pruned[: max(clusters, recycled(len(pruned))[0])]
+        centres, cluster = density_peaks(hidden[some], clusters)
+        values = means(hidden[some], cluster, clusters).to(hidden.dtype)
+        members = [some[cluster == c].sort().values.tolist() for c in range(clusters)]
+        ahead = picks.sort().values
+        rows = Rows(
+            torch.cat([ahead, some[centres]]),
+            torch.cat([hidden[ahead], values]),
+            [[i] for i in ahead.tolist()] + members,
+        )
+        order = torch.cat([picks, some[centres]])
+        return Selection(order, scores[order], rows=rows)
+
+    def scores(self, signals: Signals) -> Tensor:
+        """[n] attention that each token gets from the raters."""
+        attention = self.given(signals.attention, "attention rows of a block before the cut").float()
+        text = self.given(signals.text_embeds, "embeddings of the prompt")
+        visual = signals.all_embeds if signals.all_embeds is not None else signals.visual_embeds
+        later = torch.ones(len(text), dtype=torch.bool) if signals.later is None else signals.later
+        later = later.to(text.device)
+        behind = (later if bool(later.any()) else torch.ones_like(later)).nonzero()[:, 0]
+        rating = behind[raters(self.given(visual, "embeddings of the image"), text[behind])]
+        rows = attention[:, rating.to(attention.device)]  # [heads, raters, n]
+        if self.version == "1":
+            return rows.mean(dim=(0, 1))
+        if signals.gravity is not None:
+            pull = signals.gravity[rating.to(signals.gravity.device)].to(rows.device)
+            rows = rows / pull.clamp_min(0.1 * float(pull.max()))  # near 0 and below it says nothing
+        heads = max(1, round(14 / 32 * len(rows)))
+        return rows[top_k(rows.sum(dim=(1, 2)), heads)].mean(dim=(0, 1))

@@ -1,0 +1,125 @@
+"""What holds for every method: exactly K, no doubles, no chance, everything if everything fits."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from divevlm.budget import Budget
+from divevlm.methods import METHODS
+from tests.methods.signals import COMPARED, MERGING, SETS, frames, one, permuted, plain, tiled, without
+
+KINDS = {
+    "view": plain,
+    "no-cls": lambda: plain(cls=False),
+    "pooled": lambda: plain(pools=True),
+    "wide": lambda: plain(3, 11),
+    "tiles": tiled,
+    "row-of-tiles": lambda: tiled(1, 3),
+    "frames": frames,
+    "half": lambda: plain(dtype=torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", COMPARED)
+def test_exactly_k_distinct_tokens(name, kind):
+    signals = KINDS[kind]()
+    n = len(signals.visual)
+    for keep in (1, 2, 4, 7, n // 2, n - 1):
+        found = one(METHODS.get(name)(keep=keep), signals, keep)
+        assert sorted(set(found.order.tolist())) == found.indices.tolist()
+        assert len(found) == len(found.scores) == keep
+        assert 0 <= int(found.indices[0]) <= int(found.indices[-1]) < n
+        if found.rows is not None:
+            assert sorted(found.rows.slots.tolist()) == found.indices.tolist()
+            assert found.rows.values.shape == (keep, signals.hidden.shape[1])
+            assert found.rows.values.dtype == signals.hidden.dtype
+            assert len(found.rows.members) == keep
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_everything_stays_where_everything_fits(name):
+    signals = plain()
+    for keep in (36, 40):
+        found = one(METHODS.get(name)(keep=keep), signals, keep)
+        assert found.indices.tolist() == list(range(36))
+        assert found.rows is None
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_groups_do_not_disturb_each_other(name):
+    groups = [plain(seed=1), plain(4, 5, seed=2), plain(seed=1)]
+    method = METHODS.get(name)(keep=5)
+    together = method.select(groups, [5, 3, 5])
+    for group, keep, found in zip(groups, [5, 3, 5], together, strict=True):
+        assert one(method, group, keep).order.tolist() == found.order.tolist()
+    assert together[0].order.tolist() == together[2].order.tolist()
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("kind", ["view", "pooled"])
+def test_the_order_of_tokens_does_not_matter(name, kind):
+    signals = KINDS[kind]()
+    order = torch.randperm(36, generator=torch.Generator().manual_seed(1))
+    method = METHODS.get(name)(keep=9)
+    straight = one(method, signals, 9).order.tolist()
+    shuffled = one(method, permuted(signals, order), 9).order
+    assert sorted(order[shuffled].tolist()) == sorted(straight)
+
+
+@pytest.mark.parametrize("name", sorted(set(COMPARED) - set(MERGING)))
+def test_methods_that_only_drop_send_no_rows(name):
+    found = one(METHODS.get(name)(keep=6), plain(pools=True), 6)
+    assert found.rows is None
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_a_missing_signal_is_refused_in_one_line(name):
+    method = METHODS.get(name)(keep=4)
+    needs = method.needs
+    missing = [
+        *(["attention"] if needs.attention else []),
+        *(["visual_keys"] if needs.keys else []),
+        *(["text_embeds"] if needs.embeds else []),
+        *(part for part in needs.vision),
+    ]
+    for signal in missing:
+        with pytest.raises(ValueError, match=rf"^{name} must be used where there are .*, got none$"):
+            one(method, without(plain(), signal), 4)
+    if needs.vision:
+        with pytest.raises(ValueError, match=f"^{name} must be used"):
+            one(method, replace(plain(), vision=None), 4)
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_an_energy_target_is_refused(name):
+    with pytest.raises(ValueError, match=f"keep must be a count or a share for {name}"):
+        METHODS.get(name)(keep=Budget(energy=0.9))
+
+
+@pytest.mark.parametrize("name", list(METHODS))
+def test_the_table_has_what_it_needs(name):
+    kind = METHODS.get(name)
+    assert kind.name == name
+    assert kind.paper
+    assert kind.cost.startswith("O(") or kind.cost == "none"
+    assert kind.stage in ("vision tower", "before the LLM", "LLM block")
+    assert (kind.stage == "LLM block") == (kind.default_layer is None)
+    method = kind(keep=4)
+    for blocks in (2, 3, 4, 28, 32, 40):
+        cuts = method.blocks(blocks, min(2, blocks - 1))
+        assert list(cuts) == sorted(set(cuts))
+        assert 0 <= cuts[0] <= cuts[-1] < blocks
+        stays = [method.stay(cut, 4, 36, blocks) for cut in range(len(cuts))]
+        assert stays == sorted(stays, reverse=True)
+        assert stays[-1] == 4
+        assert all(method.stay(cut, 36, 36, blocks) == 36 for cut in range(len(cuts)))
+
+
+@pytest.mark.parametrize("name", MERGING)
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_token_is_in_two_merged_rows(name, kind):
+    found = one(METHODS.get(name)(keep=20), KINDS[kind](), 20)
+    members = [token for group in found.rows.members for token in group]
+    assert len(members) == len(set(members))
