@@ -10,15 +10,17 @@ from divevlm.core.selection import Selection, Selections
 if TYPE_CHECKING:
     from divevlm.engine import Session, attach, prune
     from divevlm.methods.dive import DIVE
+    from divevlm.planning import plan
 
 __version__ = "0.1.0.dev0"
 
-__all__ = ["DIVE", "Budget", "Selection", "Selections", "Session", "__version__", "attach", "prune", "select"]
+__all__ = ["DIVE", "Budget", "Selection", "Selections", "Session", "__version__", "attach", "plan", "prune", "select"]
 
 _LAZY = {  # these import transformers, which takes seconds
     "DIVE": "divevlm.methods.dive",
     "Session": "divevlm.engine",
     "attach": "divevlm.engine",
+    "plan": "divevlm.planning",
     "prune": "divevlm.engine",
 }
 

@@ -70,6 +70,24 @@ def test_scope_by_hand():
     torch.testing.assert_close(covered, torch.tensor([1.0, 1.0, 0.6, 0.96]))
 
 
+def test_mmtok_by_hand():
+    x = normalize(torch.tensor([[1, 0], [0.9, 0.1], [0, 1], [-1, 0]]), dim=1)
+    words = torch.softmax(torch.tensor([[1.0, 0.0]]) @ x.T / 0.5, dim=1)
+    assert words[0].tolist() == pytest.approx([0.4670, 0.4613, 0.0632, 0.0086], abs=6e-5)
+    cover = torch.cat([words, 0.5 * torch.softmax(x @ x.T / 0.5, dim=1) / 4])
+    steps = [
+        ([], [0.5958, 0.5930, 0.1821, 0.1291]),
+        ([0], [0, 0.0036, 0.0876, 0.1047]),
+        ([0, 3], [0, 0.0036, 0.0751, 0]),
+    ]
+    for picked, gains in steps:
+        level = cover[:, picked].amax(dim=1, keepdim=True) if picked else 0
+        assert (cover - level).clamp_min(0).sum(0).tolist() == pytest.approx(gains, abs=6e-5)
+    order, gains = greedy_coverage(cover, 3)
+    assert order.tolist() == [0, 3, 2]
+    assert float(gains.sum()) == pytest.approx(0.7756, abs=6e-5)
+
+
 def naive_dpp(matrix, keep):
     """The subset grows by whoever raises the determinant most."""
     matrix, order = matrix.double(), []

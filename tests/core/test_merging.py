@@ -68,6 +68,11 @@ def test_targets_of_visionzip_are_evenly_spaced(rest, contextual, last):
     assert targets.diff().unique().tolist() == [rest // contextual]
 
 
+def test_more_targets_than_tokens_are_all_of_them():
+    assert target_places(3, 5).tolist() == [0, 1, 2]
+    assert target_places(4, 0).tolist() == []
+
+
 def test_contextual_rows_by_hand():
     keys = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
     x = torch.tensor([[1.0], [2.0], [3.0], [5.0]])

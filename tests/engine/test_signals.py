@@ -147,6 +147,41 @@ def test_embeddings_are_what_enters_the_first_block(name):
         close(groups[row].text_embeds, caught[0][row, text])
 
 
+def test_all_embeddings_stay_known_at_later_cuts():
+    entry = build("llava")
+    spy = Spy(keep=3, wants=Needs(embeds=True), cuts=(1, 3))
+    with divevlm.prune(entry.model, spy), torch.no_grad():
+        entry.model(**batch(entry, "single"))
+    (first,), (second,) = spy.seen
+    assert len(second.visual_embeds) == 4
+    assert second.all_embeds.equal(first.visual_embeds)
+    assert second.visual_embeds.equal(first.visual_embeds[:4])
+
+
+@pytest.mark.parametrize("name", ["llava", "qwen2_vl"])
+def test_gravity_is_the_attention_of_equal_states(name):
+    """With q = k = 1 everywhere, logits are RoPE's own doing."""
+    entry = build(name)
+    given = batch(entry, "single")
+    (group,), _ = looked(build(name, attn="eager"), given, wants=Needs(attention="text", gravity=True))
+    caught = []
+    handle = decoder_layers(entry.model)[1].register_forward_pre_hook(
+        lambda m, args, kwargs: caught.append(kwargs["position_embeddings"]), with_kwargs=True
+    )
+    with torch.no_grad():
+        entry.model(**given)
+    handle.remove()
+    cos, sin = (table.reshape(-1, *table.shape[-2:])[0] for table in caught[0])
+    ((visual, text),) = places(entry, given)
+    if caught[0][0].dim() > 3:
+        return  # one table each for time, height and width (older versions): merged elsewhere
+    half = cos.shape[1] // 2
+    for m, i in ((0, 0), (3, 5), (-1, -1)):
+        p, v = text[m], visual[i]
+        angle = [(cos[p, f] + 1j * sin[p, f]) * (cos[v, f] - 1j * sin[v, f]) for f in range(half)]
+        close(group.gravity[m, i], sum(2 * a.real for a in angle) / cos.shape[1] ** 0.5)
+
+
 def test_a_method_that_looks_back_can_not_cut_before_the_first_block():
     with pytest.raises(ValueError, match="^layer must be at least 1 for spy"):
         divevlm.prune(build("llava").model, Spy(keep=3, cuts=(0,), wants=Needs(attention="last")))

@@ -9,7 +9,7 @@ from importlib import import_module
 
 from divevlm import __version__
 
-COMMANDS = ("demo", "bench", "methods", "models")
+COMMANDS = ("demo", "bench", "methods", "models", "plan")
 
 
 def parser() -> argparse.ArgumentParser:

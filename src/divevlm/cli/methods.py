@@ -9,10 +9,14 @@ from typing import Any
 
 from divevlm.cli.output import table
 
+HEAD = ("method", "paper", "chooses", "reads the prompt", "merges", "cost of choosing", "families")
+
 
 def add(commands: Any) -> None:
     methods = commands.add_parser("methods", help="pruning methods and their settings")
-    methods.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
+    form = methods.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
+    form.add_argument("--markdown", action="store_true", help="print the table as the README has it")
     methods.set_defaults(run=run)
 
 
@@ -20,15 +24,33 @@ def run(options: argparse.Namespace) -> None:
     from divevlm.methods import METHODS, Method
 
     common = {f.name for f in fields(Method)}
-    rows: list[dict[str, Any]] = []
-    for name in METHODS:
-        kind = METHODS.get(name)
-        own = {f.name: f.default for f in fields(kind) if f.init and f.name not in common}
-        about = (kind.__doc__ or "").splitlines()[0]
-        rows.append({"method": name, "about": about, "settings": own})
     if options.json:
-        print(json.dumps({"rows": rows}))
+        print(json.dumps({"rows": [_row(METHODS.get(name), common) for name in METHODS]}))
         return
-    width = max(len(row["about"]) for row in rows)
-    print(table(["method", "about".ljust(width)], [[row["method"], row["about"].ljust(width)] for row in rows]))
-    print(f"\nEvery method also takes {', '.join(sorted(common - {'budget'}))}.")
+    rows = [_cells(METHODS.get(name)) for name in METHODS]
+    if options.markdown:
+        print("\n".join("| " + " | ".join(cells) + " |" for cells in [HEAD, ["---"] * len(HEAD), *rows]))
+        return
+    widths = [max(len(cells[i]) for cells in [HEAD, *rows]) for i in range(len(HEAD))]  # all columns to the left
+    print(table(HEAD, [[cell.ljust(width) for cell, width in zip(cells, widths, strict=True)] for cells in rows]))
+    print(f"\nEvery method also takes {', '.join(sorted(common - {'budget'}))}; settings of each: --json.")
+
+
+def _cells(kind: Any) -> list[str]:
+    families = "all" if kind.families is None else ", ".join(kind.families)
+    yes = {True: "yes", False: ""}
+    return [kind.name, kind.paper, kind.stage, yes[kind.reads_text], yes[kind.merges], kind.cost, families]
+
+
+def _row(kind: Any, common: set[str]) -> dict[str, Any]:
+    return {
+        "method": kind.name,
+        "about": " ".join((kind.__doc__ or "").split("\n\n")[0].split()),
+        "paper": kind.paper,
+        "stage": kind.stage,
+        "reads_text": kind.reads_text,
+        "merges": kind.merges,
+        "cost": kind.cost,
+        "families": kind.families,
+        "settings": {f.name: f.default for f in fields(kind) if f.init and f.name not in common},
+    }

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from divevlm.core.top import best, top_k
+from divevlm.core.top import best
 
-BLOCK = 64  # candidates that are looked at again together
+BLOCK = 32  # candidates that are looked at again together
 
 
 def greedy_coverage(cover: Tensor, keep: int, weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -31,18 +31,18 @@ def greedy_coverage(cover: Tensor, keep: int, weight: Tensor | None = None) -> t
     order: list[int] = []
     scores: list[Tensor] = []
     while len(order) < keep:
-        fresh = torch.zeros_like(bound)  # the scores that hold now, once they are known
-        known = torch.zeros_like(bound, dtype=torch.bool)
+        stale = bound.clone()
+        fresh = torch.zeros_like(bound)  # the scores that hold now, as far as they are known
+        highest = 0.0
         while True:
-            stale = bound.masked_fill(known, -torch.inf)
-            top = stale.max()
-            if top <= 0 or top < fresh.max():
+            top = stale.topk(min(BLOCK, n))
+            if float(top.values[0]) <= 0 or float(top.values[0]) < highest:
                 break
-            some = top_k(stale, BLOCK)
-            some = some[stale[some] >= fresh.max()]
+            some = top.indices[top.values >= highest]
             bound[some] = fresh[some] = score(some)
-            known[some] = True
-        if fresh.max() <= 0:  # nothing is left to gain: the rest in input order
+            stale[some] = -torch.inf
+            highest = float(fresh.max())
+        if highest <= 0:  # nothing is left to gain: the rest in input order
             rest = torch.ones(n, dtype=torch.bool)
             rest[order] = False
             order += rest.nonzero()[: keep - len(order), 0].tolist()

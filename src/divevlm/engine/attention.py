@@ -11,7 +11,7 @@ from torch import Tensor
 def rotated_keys(block: Any, hidden: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
     """Keys of a decoder layer after RoPE [heads of keys, S, head_dim]. hidden: [S, d] on its way into it."""
     attention = block.self_attn
-    cos, sin = (_merged(table, attention) for table in tables)
+    cos, sin = (merged_table(table, attention) for table in tables)
     return _rotate(_heads(attention, "k", block.input_layernorm.forward(hidden)), cos, sin)
 
 
@@ -37,7 +37,7 @@ def attention_rows(
     of what came before, and which of them are valid [P]; they take their share of the attention.
     """
     attention = block.self_attn
-    cos, sin = (_merged(table, attention) for table in tables)
+    cos, sin = (merged_table(table, attention) for table in tables)
     q = _rotate(_heads(attention, "q", block.input_layernorm.forward(hidden[queries])), cos[queries], sin[queries])
     k = rotated_keys(block, hidden, tables)
     place = torch.arange(len(hidden), device=hidden.device)
@@ -58,7 +58,7 @@ def _heads(attention: Any, name: str, states: Tensor) -> Tensor:
     return heads
 
 
-def _merged(table: Tensor, attention: Any) -> Tensor:
+def merged_table(table: Tensor, attention: Any) -> Tensor:
     """M-RoPE of older versions: one table each for time, height and width, of which every section takes its own."""
     if table.dim() == 2:
         return table

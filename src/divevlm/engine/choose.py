@@ -44,8 +44,8 @@ def choose(method: Method, cut: int, blocks: int, gatherer: Gatherer, call: Call
             if not report.visual:
                 continue
             for tokens, keep in competitors(method, layout):
-                total = len(tokens)
-                keep = method.stay(cut, keep, total, blocks)
+                before = tokens
+                keep = method.stay(cut, keep, len(before), blocks)
                 if earlier:
                     tokens = tokens[torch.isin(tokens, torch.tensor(earlier[row].kept))]
                     tokens = tokens[
@@ -53,7 +53,7 @@ def choose(method: Method, cut: int, blocks: int, gatherer: Gatherer, call: Call
                     ]  # as they come in the sequence
                 report.segments.append(SegmentReport(sorted(tokens.tolist()), tokens.tolist(), len(tokens)))
                 if keep < len(tokens) or method.budget.energy is not None:
-                    groups.append(gatherer.signals(row, tokens, text, total))
+                    groups.append(gatherer.signals(row, tokens, text, before))
                     keeps.append(keep)
                     wheres.append((row, tokens, report.segments[-1]))
         if groups:

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from divevlm.engine.attention import attention_rows, repeated, rotated_keys
+from divevlm.core.raters import gravity
+from divevlm.engine.attention import attention_rows, merged_table, repeated, rotated_keys
 from divevlm.engine.call import Call
 from divevlm.engine.vision import picked
 from divevlm.methods.base import Method, Signals
@@ -41,10 +42,10 @@ class Gatherer:
     norm: Callable[[Tensor], Tensor]
     look: Look | None
 
-    def signals(self, row: int, tokens: Tensor, text: Tensor, total: int) -> Signals:
-        """tokens: the candidates, within the sample's visual tokens; text: [M] positions of the prompt; total: the
+    def signals(self, row: int, tokens: Tensor, text: Tensor, before: Tensor) -> Signals:
+        """tokens: the candidates, within the sample's visual tokens; text: [M] positions of the prompt; before: the
         candidates before any cut."""
-        call, needs = self.call, self.method.needs
+        call = self.call
         assert call.layouts is not None
         layout = call.layouts[row]
         device = self.hidden.device
@@ -59,17 +60,16 @@ class Gatherer:
             budget=self.method.budget,
             cut=self.cut,
             views=layout.views[tokens],
-            total=total,
+            total=len(before),
             hidden=visual,
             later=text > int(layout.positions[-1]),
         )
         if call.ids is not None:
             found.ids = call.ids[row].to(device)[text]
-        if needs.embeds:
-            assert call.embeds is not None
-            found.visual_embeds, found.text_embeds = (
-                call.embeds[row, where.to(call.embeds.device)] for where in (positions, text)
-            )
+        if call.embeds is not None:
+            embeds = call.embeds[row].to(device)
+            found.visual_embeds, found.text_embeds = embeds[positions], embeds[text]
+            found.all_embeds = embeds[layout.positions[before].to(device)]
         if call.vision is not None:
             found.vision = picked(call.vision, call.vision_rows[row][tokens])
         if self.look is not None:
@@ -90,6 +90,10 @@ class Gatherer:
             valid = self.valid[row].to(hidden.device)
             rows = attention_rows(look.block, hidden, (cos, sin), queries, valid, past)
             found.attention = rows[..., visual].to(self.hidden.device)
+        if needs.gravity:
+            turned = tuple(merged_table(table, look.block.self_attn) for table in (cos, sin))
+            pull = gravity((turned[0][text], turned[1][text]), (turned[0][visual], turned[1][visual]))
+            found.gravity = pull.to(self.hidden.device)
         if needs.keys:
             keys = repeated(look.block, rotated_keys(look.block, hidden, (cos, sin)))
             flat = keys.transpose(0, 1).flatten(1).float().to(self.hidden.device)

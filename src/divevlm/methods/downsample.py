@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -41,13 +41,25 @@ class Downsample(Each):
         keep = self.budget.tokens(tokens)
         if keep >= tokens:
             return pixels
-        short = math.isqrt(keep)
-        size = (short * patch, (short + (short * (short + 1) <= keep)) * patch)
+        rows, columns = grid(keep)
+        size = (rows * patch, columns * patch)
         resized: Tensor = nn.functional.interpolate(pixels.float(), size, mode="bilinear", antialias=True)
         return resized.to(pixels.dtype)
 
+    def stay(self, cut: int, keep: int, tokens: int, blocks: int) -> int:
+        return keep if keep >= tokens else math.prod(grid(keep))
+
+    def details(self, keep: int, tokens: int, blocks: int, views: int) -> dict[str, Any]:
+        return {} if keep >= tokens else {"grid": list(grid(keep))}
+
     def choose(self, signals: Signals, keep: int) -> Selection:
         return thinned(signals)
+
+
+def grid(keep: int) -> tuple[int, int]:
+    """Rows and columns: as many as can be, but no more than `keep` in all, and the sides differ by one at most."""
+    short = math.isqrt(keep)
+    return short, short + (short * (short + 1) <= keep)
 
 
 def thinned(signals: Signals) -> Selection:
