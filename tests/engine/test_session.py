@@ -322,3 +322,17 @@ def test_pipeline():
         out = run(text=messages, generate_kwargs=GREEDY)
     assert out[0]["generated_text"]
     assert len(session.report.samples[0].kept) == 4
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_report_tells_what_each_token_shows(name):
+    entry = build(name)
+    given = batch(entry, "several")
+    with divevlm.prune(entry.model, keep=3) as session, torch.no_grad():
+        entry.model(**given)
+    for sample, images in zip(session.report.samples, (2, 1), strict=True):
+        assert len(sample.cells) == len(sample.views) == len(sample.images) == sample.visual
+        assert sorted(set(sample.images)) == list(range(images))
+        places = [where for where in zip(sample.images, sample.views, sample.cells, strict=True) if where[2][1] >= 0]
+        assert len(set(places)) == len(places)
+    json.dumps(session.report.to_dict())

@@ -39,7 +39,7 @@ def choose(method: Method, cut: int, blocks: int, gatherer: Gatherer, call: Call
     with torch.no_grad():
         for row, layout in enumerate(call.layouts):
             text = call.prompt(row)
-            report = SampleReport(len(layout.positions), len(text), [], [])
+            report = SampleReport(len(layout.positions), len(text), [], [], visuals=layout.visuals)
             call.samples.append(report)
             if not report.visual:
                 continue

@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from divevlm.core.selection import Trace
+from divevlm.models.base import Visual
 
 
 @dataclass
@@ -35,6 +36,23 @@ class SampleReport:
     kept: list[int]  # ascending, counted within the sample's visual tokens; newline tokens that stay are among them
     order: list[int]  # as picked, one segment after another
     segments: list[SegmentReport] = field(default_factory=list)
+    visuals: list[Visual] = field(default_factory=list)  # its images and videos: the grids that the tokens come from
+
+    @property
+    def cells(self) -> list[tuple[int, int, int]]:
+        """Frame, row and column of each visual token; row and column are -1 for newline tokens."""
+        cells = [cell for visual in self.visuals for view in visual.views for cell in view.cells().tolist()]
+        return [(frame, row, column) for frame, row, column in cells]
+
+    @property
+    def views(self) -> list[int]:
+        """Which view of its image each visual token belongs to."""
+        return [view.view for visual in self.visuals for view in visual.views for _ in range(view.size)]
+
+    @property
+    def images(self) -> list[int]:
+        """Which image or video of the sample each visual token belongs to."""
+        return [number for number, visual in enumerate(self.visuals) for _ in range(visual.size)]
 
 
 @dataclass
