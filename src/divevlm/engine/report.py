@@ -79,6 +79,8 @@ class Report:
         for sample in plain["samples"]:
             for segment in sample["segments"]:
                 segment.pop("trace")
+            for visual in sample["visuals"]:
+                visual["views"] = list(visual["views"])
         return plain
 
     def to_json(self) -> str:
