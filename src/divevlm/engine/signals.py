@@ -78,7 +78,8 @@ class Gatherer:
 
     def _look(self, found: Signals, look: Look, row: int, visual: Tensor, text: Tensor) -> None:
         """visual, text: where they are in the sequence as it is."""
-        needs, hidden = self.method.needs, look.hidden[row]
+        needs = self.method.needs
+        hidden = look.hidden[row].to(look.block.input_layernorm.weight.device)
         visual, text = visual.to(hidden.device), text.to(hidden.device)
         batch = len(look.hidden)
         cos, sin = (
