@@ -25,6 +25,9 @@ def add(commands: Any) -> None:
     )
     selection.add_argument("--rounds", type=int, default=9, help="runs of each path, interleaved (default 9)")
     selection.add_argument("--slow-rounds", type=int, default=3, help="runs of the slow baselines (default 3)")
+    selection.add_argument(
+        "--methods", metavar="NAMES", help="time every method's selection instead: all, or names joined by commas"
+    )
     selection.set_defaults(run=run_selection)
     engine = kinds.add_parser(
         "engine",
@@ -39,7 +42,18 @@ def add(commands: Any) -> None:
     )
     engine.add_argument("--rounds", type=int, default=3, help="runs of each budget, interleaved (default 3)")
     engine.set_defaults(run=run_engine)
-    for kind in (selection, engine):
+    accuracy = kinds.add_parser(
+        "accuracy",
+        help="answers of the embedded model under pruning: every method and budget, task by task",
+        epilog="example: divevlm bench accuracy --methods dive,fastv,dive:norm=none --keep 64,16 --n 400",
+    )
+    accuracy.add_argument("--methods", default="dive,dive-no-update", help="names, with settings: dive:layer=3:eta=0.5")
+    accuracy.add_argument("--keep", default="192,128,64,32,16", metavar="K,K", help="budgets in tokens of 576")
+    accuracy.add_argument("--n", type=int, default=1000, help="questions (default 1000)")
+    accuracy.add_argument("--split", choices=("validation", "test", "shift"), default="validation")
+    accuracy.add_argument("--plot", type=Path, metavar="FILE", help="also draw accuracy over the budget")
+    accuracy.set_defaults(run=run_accuracy)
+    for kind in (selection, engine, accuracy):
         kind.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
         kind.add_argument("--out", type=Path, metavar="FILE", help="also write the JSON to a file")
 
@@ -48,10 +62,26 @@ def run_selection(options: argparse.Namespace) -> None:
     from divevlm.bench.selection import SHAPES, Shape, measure
 
     _at_least_one(options, "rounds", "slow_rounds")
+    if options.methods:
+        run_methods(options)
+        return
     shapes = [Shape(*_shape(text)) for text in options.shape] if options.shape else SHAPES
     with progress("bench selection") as tick:
         result = measure(shapes, options.rounds, options.slow_rounds, tick)
     _show(options, result, _selection_table)
+
+
+def run_methods(options: argparse.Namespace) -> None:
+    from divevlm.bench.methods import SHAPES, measure
+    from divevlm.bench.selection import Shape
+    from divevlm.methods import METHODS
+
+    shapes = [Shape(*_shape(text)) for text in options.shape] if options.shape else SHAPES
+    costly = [name for name in METHODS if METHODS.get(name).cost != "none"]
+    names = costly if options.methods == "all" else options.methods.split(",")
+    with progress("bench selection") as tick:
+        result = measure(names, shapes, options.rounds, tick)
+    _show(options, result, _methods_table)
 
 
 def run_engine(options: argparse.Namespace) -> None:
@@ -62,6 +92,21 @@ def run_engine(options: argparse.Namespace) -> None:
     with progress("bench engine") as tick:
         result = measure(shapes, options.rounds, tick=tick)
     _show(options, result, _engine_table)
+
+
+def run_accuracy(options: argparse.Namespace) -> None:
+    from divevlm.bench.accuracy import measure
+    from divevlm.bench.accuracy_table import plot, tables
+
+    _at_least_one(options, "n")
+    keeps = options.keep.split(",")
+    if not all(keep.strip().isdigit() and 1 <= int(keep) <= 576 for keep in keeps):
+        raise ValueError(f"--keep must be counts from 1 to 576, got {options.keep!r}")
+    with progress("bench accuracy") as tick:
+        result = measure(options.methods.split(","), [int(k) for k in keeps], options.n, options.split, tick=tick)
+    if options.plot:
+        plot(result, options.plot)
+    _show(options, result, tables)
 
 
 def _show(options: argparse.Namespace, result: dict[str, Any], as_table: Callable[[dict[str, Any]], str]) -> None:
@@ -115,6 +160,17 @@ def _selection_table(result: dict[str, Any]) -> str:
     versions = ", ".join(f"{key} {value}" for key, value in result["machine"].items())
     note = "medians of interleaved runs; floor = the product X X^T alone; picks: against float64"
     return f"{table(head, rows)}\n\n{note}; {versions}"
+
+
+def _methods_table(result: dict[str, Any]) -> str:
+    rows, last = [], None
+    for row in sorted(result["rows"], key=lambda row: (row["shape"], row["ms"])):
+        shape = row["shape"] if row["shape"] != last else ""
+        rows.append([shape, row["method"], f"{row['ms']:.1f}", f"{row['of_dive']:.2f}x", row["cost"]])
+        last = row["shape"]
+    versions = ", ".join(f"{key} {value}" for key, value in result["machine"].items())
+    note = f"medians of {result['rounds']} interleaved runs on the same signals, float32; gathering them is not counted"
+    return f"{table(['(N, d, M, K)', 'method', 'ms', 'of DIVE', 'cost'], rows)}\n\n{note}; {versions}"
 
 
 def _engine_table(result: dict[str, Any]) -> str:

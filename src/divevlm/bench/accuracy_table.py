@@ -1,0 +1,76 @@
+"""Tables and a picture of what `bench accuracy` measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from divevlm.cli.output import table
+
+
+def tables(result: dict[str, Any]) -> str:
+    """One table of accuracies by task, one of what was kept and what it cost."""
+    rows = result["rows"]
+    tasks = list(rows[0]["tasks"])
+    head = ["method", "keep", *tasks, "all", "relative"]
+    lines = [
+        [
+            row["method"],
+            str(row["keep"] or "-"),
+            *(_pm(row["tasks"][task]["accuracy"], row["tasks"][task]["error"]) for task in tasks),
+            _pm(row["accuracy"], row["error"]),
+            f"{row['relative']:.1f}",
+        ]
+        for row in rows
+    ]
+    lines.append(["majority", "-", *(f"{result['majority'][task]:.1f}" for task in tasks), "", ""])
+    more = ["method", "keep", "minus full", "log-likelihood", "hit rate", "redundancy", "tokens", "GFLOP", "seconds"]
+    others = [
+        [
+            row["method"],
+            str(row["keep"] or "-"),
+            _pm(row["below_full"], row["below_full_error"]),
+            _pm(row["likelihood"], row["likelihood_error"], 3),
+            *(
+                "" if row[key] is None else f"{row[key]:.{digits}f}"
+                for key, digits in (("hit_rate", 1), ("redundancy", 3), ("tokens", 1), ("gflops", 2), ("seconds", 1))
+            ),
+        ]
+        for row in rows
+    ]
+    note = (
+        f"tiny-{result['model']}, {result['n']} questions of the {result['split']} split; percent, +- standard error; "
+        "relative: mean over tasks of the share of vanilla's accuracy; blind: no visual token; minus full: paired"
+    )
+    return f"{table(head, lines)}\n\n{table(more, others)}\n\n{note}"
+
+
+def _pm(value: float, error: float, digits: int = 1) -> str:
+    return f"{value:.{digits}f}±{error:.{digits}f}"
+
+
+def plot(result: dict[str, Any], path: Path) -> None:
+    """Accuracy over the budget, one line a method; vanilla and blind as levels."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.subplots()
+    methods = dict.fromkeys(row["method"] for row in result["rows"] if row["keep"])
+    for method in methods:
+        rows = sorted((row for row in result["rows"] if row["method"] == method), key=lambda row: row["keep"])
+        keeps, means, errors = ([row[key] for row in rows] for key in ("keep", "accuracy", "error"))
+        axes.errorbar(keeps, means, errors, marker="o", markersize=4, capsize=2, linewidth=1.2, label=method)
+    for row in result["rows"]:
+        if not row["keep"]:
+            axes.axhline(
+                row["accuracy"], color="gray", linestyle="--" if row["method"] == "vanilla" else ":", linewidth=1
+            )
+            axes.annotate(
+                row["method"], (0.01, row["accuracy"]), xycoords=("axes fraction", "data"), va="bottom", fontsize=8
+            )
+    axes.set_xscale("log", base=2)
+    axes.set_xlabel("visual tokens kept of 576")
+    axes.set_ylabel("answers right, %")
+    axes.set_title(f"tiny-{result['model']}, {result['n']} questions ({result['split']})", fontsize=10)
+    axes.legend(fontsize=8)
+    figure.savefig(path, dpi=150)

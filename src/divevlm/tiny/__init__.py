@@ -1,0 +1,29 @@
+"""The embedded model: a small trained vision-language model, the scenes it was trained on, and questions about them.
+
+    model, processor = divevlm.tiny.load("llava")
+    for sample in divevlm.tiny.questions("validation", 100): ...
+
+Needs numpy and pillow beside torch and transformers.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from divevlm.tiny.shipped import available, load
+    from divevlm.tiny.splits import Sample, questions
+
+__all__ = ["Sample", "available", "load", "questions"]
+
+_LAZY = {
+    "Sample": "divevlm.tiny.splits",
+    "available": "divevlm.tiny.shipped",
+    "load": "divevlm.tiny.shipped",
+    "questions": "divevlm.tiny.splits",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'divevlm.tiny' has no attribute {name!r}")

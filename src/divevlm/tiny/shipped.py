@@ -1,0 +1,39 @@
+"""The models inside the package: where they are, how they are loaded and saved."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+MODELS = Path(__file__).parent / "models"
+
+
+def available() -> list[str]:
+    """The names of the models that are shipped."""
+    return sorted(path.parent.name for path in MODELS.glob("*/model.safetensors"))
+
+
+def load(name: str = "llava") -> tuple[Any, Any]:
+    """An embedded model in float32 and eval mode, and its processor."""
+    if name not in available():
+        raise ValueError(f"name must be one of {', '.join(available())}, got {name!r}")
+    model = AutoModelForImageTextToText.from_pretrained(MODELS / name, dtype=torch.float32)
+    return model.eval(), AutoProcessor.from_pretrained(MODELS / name)
+
+
+def save(model: Any, processor: Any, folder: Path) -> None:
+    """Weights as bfloat16; the configuration says float32, so that a plain `from_pretrained` computes in that."""
+    weights = model.dtype
+    model.to(torch.bfloat16).save_pretrained(folder)
+    model.to(weights)
+    processor.save_pretrained(folder)
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    for part in (config, config.get("text_config", {}), config.get("vision_config", {})):
+        if "dtype" in part:
+            part["dtype"] = "float32"
+    path.write_text(json.dumps(config, indent=1, sort_keys=True) + "\n")

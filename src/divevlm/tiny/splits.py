@@ -1,0 +1,75 @@
+"""Train, validation, test and shift: ranges of seeds that never meet."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count, islice
+from random import Random
+
+from PIL import Image
+
+from divevlm.tiny.ask import Question, View, ask
+from divevlm.tiny.scene import Scene, scene
+from divevlm.tiny.words import TASKS
+
+SPAN = 10**12
+SPLITS = {"train": 0, "validation": 1, "test": 2, "shift": 3}
+PER_SCENE = 4  # questions about one image
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One question about one picture; `patches` are the numbers of the visual tokens that show what it asks about."""
+
+    split: str
+    number: int
+    scene: Scene
+    question: Question
+
+    @property
+    def task(self) -> str:
+        return self.question.task
+
+    @property
+    def text(self) -> str:
+        return self.question.text
+
+    @property
+    def answer(self) -> str:
+        return self.question.answer
+
+    @property
+    def image(self) -> Image.Image:
+        return Image.fromarray(self.scene.pixels)
+
+    @property
+    def patches(self) -> list[int]:
+        return sorted({patch for index in self.question.items for patch in self.scene.patches(index)})
+
+
+def first_seed(split: str) -> int:
+    if split not in SPLITS:
+        raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
+    return SPLITS[split] * SPAN
+
+
+def questions(split: str = "validation", n: int = 1000) -> list[Sample]:
+    """The first n questions of a split: four about each picture, the eight tasks in turn, answers balanced within a task."""
+    if n < 1:
+        raise ValueError(f"n must be at least 1, got {n}")
+    return list(islice(_stream(split), n))
+
+
+def _stream(split: str) -> Iterator[Sample]:
+    seen: Counter[tuple[str, str]] = Counter()
+    numbers, shift, turn = count(), split == "shift", 0
+    for seed in count(first_seed(split)):
+        picture = scene(seed, many=shift, unseen=shift)
+        view, random = View(picture), Random(f"questions {seed}")
+        for task in TASKS[turn % 8 :][:PER_SCENE]:
+            question = ask(view, task, random, seen)
+            if question is not None:
+                yield Sample(split, next(numbers), picture, question)
+        turn += PER_SCENE

@@ -1,0 +1,223 @@
+"""Batches: pictures, several questions about each, and labels for every patch. A batch is a pure function of its numbers."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from divevlm.tiny.ask import Question, View, ask
+from divevlm.tiny.draw import text_mask
+from divevlm.tiny.scene import GRID, PATCH, Scene, scene
+from divevlm.tiny.splits import SPAN, first_seed
+from divevlm.tiny.words import CHARACTERS, COLORS, DIGITS, PATTERNS, SHAPES, SIGN, SIGN_WORDS, TASKS
+
+IGNORE = -100
+PRINTED = (*DIGITS, *SIGN_WORDS)
+SIZES = (17, 22, 30, 36, 43, 52, 62, 74)  # upper ends of the size classes, pixels
+PATCH_LABELS = {"shape": 9, "color": 8, "pattern": 3, "printed": 30, "character": 36, "size": 9, "centre": 1}
+PLACE_LABELS = {"row": GRID, "column": GRID}
+SHAPE_NUMBER = {name: i + 1 for i, name in enumerate((*SHAPES, SIGN))}
+COLOR_NUMBER = {name: i + 1 for i, name in enumerate(COLORS)}
+PATTERN_NUMBER = {name: i + 1 for i, name in enumerate(PATTERNS)}
+PRINTED_NUMBER = {name: i + 1 for i, name in enumerate(PRINTED)}
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of training: windows of `rows` patches, `batch` of them with `questions` each (0: vision only)."""
+
+    name: str
+    rows: int
+    batch: int
+    questions: int
+    steps: int
+    rate: tuple[float, float] = (1.0, 1.0)  # factor on the learning rates, at the start and at the end
+    signs: float = 0.0  # share of pictures that show mostly signs
+    frozen: bool = False  # questions train the language model alone, and every second step the tower alone
+
+
+def size_class(size: int) -> int:
+    return 1 + sum(size > edge for edge in SIZES)
+
+
+def patch_labels(picture: Scene) -> dict[str, np.ndarray]:
+    """What each patch shows, [rows * columns] per kind: 0 nothing, IGNORE where an object only grazes it."""
+    cells = picture.rows * picture.columns
+    labels = {kind: np.zeros(cells, dtype=np.int64) for kind in PATCH_LABELS}
+    best = np.zeros(cells, dtype=np.int64)
+    enough = 16 * PATCH * PATCH // 6
+    for index, item in enumerate(picture.items):
+        cover = picture.cover(index).ravel()
+        mine = cover > best
+        best[mine] = cover[mine]
+        values = {
+            "shape": SHAPE_NUMBER[item.shape],
+            "color": COLOR_NUMBER[item.color],
+            "pattern": PATTERN_NUMBER[item.pattern],
+            "printed": PRINTED_NUMBER.get(item.text, 0),
+            "character": IGNORE if item.text else 0,
+            "size": size_class(item.size),
+            "centre": 0,
+        }
+        grazed = mine & (cover < enough)
+        strong = mine & ~grazed
+        for kind, value in values.items():
+            labels[kind][grazed] = IGNORE
+            labels[kind][strong] = value
+        row, column = item.y // PATCH - picture.row, item.x // PATCH - picture.column
+        labels["centre"][row * picture.columns + column] = 1
+        if item.text:
+            _letters(labels["character"].reshape(picture.rows, picture.columns), picture, index)
+    return labels
+
+
+def _letters(labels: np.ndarray, picture: Scene, index: int) -> None:
+    """Label the patches that show a third of a letter of a sign, or of themselves."""
+    item = picture.items[index]
+    left, top = item.box[0] + 4 - picture.column * PATCH, item.box[1] + 4 - picture.row * PATCH
+    best = np.zeros(labels.shape)
+    for letter, (first, last) in zip(item.text, text_mask(item.text, item.glyphs)[1], strict=True):
+        across, down = (
+            np.clip(np.minimum(end, edges + PATCH) - np.maximum(start, edges), 0, None)
+            for start, end, edges in (
+                (left + first, left + last, PATCH * np.arange(picture.columns)),
+                (top, top + item.glyphs, PATCH * np.arange(picture.rows)),
+            )
+        )
+        shown = down[:, None] * across[None, :]
+        enough = (shown >= min(item.glyphs * (last - first), PATCH * PATCH) / 3) & (shown > best)
+        best[enough] = shown[enough]
+        labels[enough] = CHARACTERS.index(letter.upper()) + 1
+
+
+def fine_labels(picture: Scene) -> tuple[np.ndarray, np.ndarray]:
+    """Which 2 x 2 pixel cells of each patch belong to an object [n, 49], and the way to its centre in object sizes [n, 2]."""
+    rows, columns = picture.rows, picture.columns
+    cells = picture.figure().reshape(rows, 7, 2, columns, 7, 2).sum(axis=(2, 5)) >= 32
+    best = np.zeros(rows * columns, dtype=np.int64)
+    way = np.zeros((rows * columns, 2), dtype=np.float32)
+    y, x = np.divmod(np.arange(rows * columns), columns)
+    for index, item in enumerate(picture.items):
+        cover = picture.cover(index).ravel()
+        mine = cover > best
+        best[mine] = cover[mine]
+        middle = np.stack([(y + picture.row) * PATCH + 7 - item.y, (x + picture.column) * PATCH + 7 - item.x], axis=1)
+        way[mine] = (middle / max(item.size, PATCH))[mine]
+    return cells.transpose(0, 2, 1, 3).reshape(rows * columns, 49), way
+
+
+def words(text: str) -> list[str]:
+    return re.findall(r"\w+|[^\w\s]+", text.lower())
+
+
+def batch(numbers: dict[str, int], phase: Phase, seed: int, step: int) -> dict[str, Any]:
+    """The batch of one step. numbers: word -> token."""
+    random = Random(f"batch {seed} {step}")
+    if phase.frozen and step % 2:
+        rows, images = random.choice(((8, 48), (12, 22)))
+        phase = replace(phase, rows=rows, batch=images, questions=0, signs=0.3)
+    seen: Counter[tuple[str, str]] = Counter()
+    pictures: list[Scene] = []
+    asked: list[list[tuple[Question, list[int]]]] = []
+    for _ in range(phase.batch):
+        number, signs = first_seed("train") + random.randrange(SPAN), random.random() < phase.signs
+        picture = scene(number, signs=signs, rows=phase.rows, columns=phase.rows)
+        pictures.append(picture)
+        asked.append(_asked(picture, phase.questions, random, seen, numbers))
+    made: dict[str, Any] = {
+        "pixels": torch.from_numpy(np.stack([picture.pixels for picture in pictures])),
+        "places": torch.tensor([_places(picture) for picture in pictures]),
+        "present": _present(pictures),
+        "hidden": torch.tensor([random.random() < 0.5 for _ in pictures]),
+    }
+    labels = [patch_labels(picture) for picture in pictures]
+    made["labels"] = {kind: torch.from_numpy(np.stack([one[kind] for one in labels])) for kind in PATCH_LABELS}
+    fine = [fine_labels(picture) for picture in pictures]
+    made["mask"], made["way"] = (torch.from_numpy(np.stack(part)) for part in zip(*fine, strict=True))
+    made["labels"] |= {"row": made["places"] // GRID + 1, "column": made["places"] % GRID + 1}
+    if phase.questions:
+        made.update(pack(asked, pictures))
+        made["frozen"] = phase.frozen
+    return made
+
+
+def _asked(
+    picture: Scene, amount: int, random: Random, seen: Counter[tuple[str, str]], numbers: dict[str, int]
+) -> list[tuple[Question, list[int]]]:
+    view, row = View(picture), []
+    texts: set[str] = set()
+    tasks: list[str] = []
+    for _ in range(amount):
+        tasks = tasks or random.sample(TASKS, len(TASKS))
+        question = ask(view, tasks.pop(), random, seen, tries=3)
+        if question is None or question.text in texts:
+            continue
+        texts.add(question.text)
+        row.append((question, tokens(question, numbers)))
+    return row
+
+
+def tokens(question: Question, numbers: dict[str, int]) -> list[int]:
+    """Question, "ASSISTANT:", answer and end: what follows the image in a prompt."""
+    return [numbers[word] for word in (*words(question.text), "assistant", ":", *words(question.answer), "</s>")]
+
+
+def pack(rows: list[list[tuple[Question, list[int]]]], pictures: list[Scene]) -> dict[str, Tensor]:
+    """Questions of one picture side by side. `segment` says which question a token belongs to (-1: padding)."""
+    length = max(1, max(sum(len(ids) for _, ids in row) for row in rows))
+    shape = (len(rows), length)
+    ids, segment = torch.zeros(shape, dtype=torch.long), torch.full(shape, -1)
+    offset, target = torch.zeros(shape, dtype=torch.long), torch.full(shape, IGNORE)
+    task = torch.full(shape, -1)
+    nouns: list[list[int]] = []
+    counts: list[list[int]] = []
+    for b, row in enumerate(rows):
+        at = 0
+        for number, (question, numbers) in enumerate(row):
+            end = at + len(numbers)
+            ids[b, at:end], segment[b, at:end] = torch.tensor(numbers), number
+            offset[b, at:end] = torch.arange(len(numbers))
+            answer = len(words(question.answer)) + 1
+            target[b, end - answer - 1 : end - 1] = torch.tensor(numbers[-answer:])
+            task[b, end - answer - 1 : end - 1] = TASKS.index(question.task)
+            nouns += [_noun(b, at + place, pictures[b], index) for place, index in question.nouns]
+            if question.task == "counting":
+                counts.append([b, at + words(question.text).index("are") - 1, int(question.answer)])
+            at = end
+    return {
+        "ids": ids,
+        "segment": segment,
+        "offset": offset,
+        "target": target,
+        "task": task,
+        "nouns": torch.tensor(nouns, dtype=torch.long).view(-1, 11),
+        "counts": torch.tensor(counts, dtype=torch.long).view(-1, 3),
+    }
+
+
+def _noun(b: int, place: int, picture: Scene, index: int) -> list[int]:
+    """Where a phrase stands, and what it names: row, column, size, shape, colour, pattern; x, y and size in pixels."""
+    item = picture.items[index]
+    what = [SHAPE_NUMBER[item.shape], COLOR_NUMBER[item.color], PATTERN_NUMBER[item.pattern]]
+    return [b, place, item.y // PATCH, item.x // PATCH, size_class(item.size), *what, item.x, item.y, item.size]
+
+
+def _places(picture: Scene) -> list[int]:
+    rows, columns = np.arange(picture.rows)[:, None] + picture.row, np.arange(picture.columns)[None, :] + picture.column
+    return [int(place) for place in (rows * GRID + columns).ravel()]
+
+
+def _present(pictures: list[Scene]) -> Tensor:
+    """Which colour-shape pairs a picture shows. [B, 72]"""
+    shown = torch.zeros(len(pictures), 9 * 8)
+    for b, picture in enumerate(pictures):
+        for item in picture.items:
+            shown[b, (SHAPE_NUMBER[item.shape] - 1) * 8 + COLOR_NUMBER[item.color] - 1] = 1
+    return shown

@@ -1,0 +1,51 @@
+"""The training forward pass is the stock model: on windows of full size, and with many questions in one row."""
+
+import pytest
+import torch
+
+from divevlm.tiny import build
+from divevlm.tiny.training.batches import IGNORE, Phase, batch
+from divevlm.tiny.training.forward import PREFIX, decode, encode
+from divevlm.tiny.words import vocabulary
+
+MICRO = {
+    "text": {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 5, "num_attention_heads": 2},
+    "vision": {"hidden_size": 24, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2},
+}
+NUMBERS = {word: number for number, word in enumerate(vocabulary(build.IMAGE))}
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    return build.llava(MICRO).eval()
+
+
+@torch.no_grad()
+def test_a_packed_row_gives_each_question_what_the_stock_model_gives_it_alone(model):
+    made = batch(NUMBERS, Phase("test", 24, 2, 9, 1), seed=3, step=5)
+    made["hidden"][:] = False
+    visual, _, _ = encode(model, made["pixels"], made["places"])
+    _, packed = decode(model, NUMBERS, visual, made)
+    processor = build.processor()
+    for b in range(2):
+        pixels = processor.image_processor(made["pixels"][b].numpy(), return_tensors="pt")["pixel_values"]
+        for question in range(int(made["segment"][b].max()) + 1):
+            mine = made["segment"][b] == question
+            prompt = torch.tensor([NUMBERS[word] for word in (*PREFIX, *[build.IMAGE] * 576)])
+            ids = torch.cat([prompt, made["ids"][b][mine]])[None]
+            alone = model.model(input_ids=ids, pixel_values=pixels).last_hidden_state[0, len(prompt) :]
+            torch.testing.assert_close(packed[b][mine], alone, atol=2e-5, rtol=1e-4)
+
+
+def test_the_tokens_of_a_row_are_those_of_the_processor():
+    made = batch(NUMBERS, Phase("test", 24, 3, 16, 1), seed=1, step=1)
+    tokens = build.tokenizer(build.IMAGE)
+    for b in range(3):
+        for question in range(int(made["segment"][b].max()) + 1):
+            ids = made["ids"][b][made["segment"][b] == question].tolist()
+            text = tokens.decode(ids[:-1])
+            assert tokens(text.upper(), add_special_tokens=False)["input_ids"] == ids[:-1]
+            assert tokens.unk_token_id not in ids
+            target = made["target"][b][made["segment"][b] == question]
+            assert target[target != IGNORE].tolist() == ids[ids.index(NUMBERS["assistant"]) + 2 :]

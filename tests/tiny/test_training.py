@@ -1,0 +1,106 @@
+"""Training goes on after a stop as if there had been none, and its parts do what they say."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+from divevlm.tiny import build
+from divevlm.tiny.scene import scene
+from divevlm.tiny.training.batches import IGNORE, Phase, batch, patch_labels
+from divevlm.tiny.training.forward import Heads, losses
+from divevlm.tiny.training.loop import at, train
+from divevlm.tiny.training.muon import optimizers, orthogonal
+from divevlm.tiny.training.start import shift, waves
+from divevlm.tiny.words import CHARACTERS, COLORS, SHAPES, SIGN, vocabulary
+
+from .test_forward import MICRO, NUMBERS
+
+PHASES = (Phase("look", 6, 2, 0, 3), Phase("ask", 6, 2, 3, 4, (1.0, 0.1)))
+
+
+def run(folder, stop=None):
+    torch.manual_seed(0)
+    model = build.llava(MICRO)
+    heads = Heads(32, 24)
+    reached = train(
+        {"model": model, "heads": heads},
+        optimizers(model, heads, 0.02, 3e-3),
+        PHASES,
+        lambda phase, step: batch(NUMBERS, phase, 0, step),
+        partial(losses, model, heads, NUMBERS),
+        folder,
+        stop=stop,
+        workers=0,
+    )
+    return reached, model.state_dict()
+
+
+def test_a_run_that_was_stopped_ends_where_an_uninterrupted_one_does(tmp_path):
+    _, whole = run(tmp_path / "whole")
+    assert run(tmp_path / "parts", stop=2)[0] == 2
+    assert run(tmp_path / "parts", stop=5)[0] == 5
+    reached, parts = run(tmp_path / "parts")
+    assert reached == 7
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    assert run(tmp_path / "parts")[0] == 7  # nothing is left to do
+
+
+def test_the_rate_follows_its_phase():
+    assert at(PHASES, 0) == (PHASES[0], 1.0)
+    phase, factor = at(PHASES, 5)
+    assert phase.name == "ask"
+    assert factor == pytest.approx(0.55)
+    with pytest.raises(ValueError, match="step must be before the end of the schedule"):
+        at(PHASES, 7)
+
+
+def test_a_batch_depends_on_nothing_but_its_numbers():
+    phase = Phase("test", 8, 3, 4, 1)
+    one, same, other = batch(NUMBERS, phase, 1, 2), batch(NUMBERS, phase, 1, 2), batch(NUMBERS, phase, 1, 3)
+    assert torch.equal(one["pixels"], same["pixels"])
+    assert torch.equal(one["ids"], same["ids"])
+    assert not torch.equal(one["pixels"], other["pixels"])
+
+
+def test_windows_stand_at_their_true_places():
+    made = batch(NUMBERS, replace(PHASES[0], rows=8, batch=20), 0, 0)
+    places = made["places"].view(20, 8, 8)
+    assert (places[:, 1:] - places[:, :-1] == 24).all()
+    assert (places[:, :, 1:] - places[:, :, :-1] == 1).all()
+    assert len(set(places[:, 0, 0].tolist())) > 10
+
+
+def test_patch_labels_name_the_object_under_a_patch():
+    picture = scene(11)
+    labels = patch_labels(picture)
+    for index, item in enumerate(picture.items):
+        cells = picture.cover(index).ravel()
+        full = cells == 16 * 14 * 14
+        assert (labels["color"][full] == COLORS.index(item.color) + 1).all()
+        assert (labels["shape"][full] == (*SHAPES, SIGN).index(item.shape) + 1).all()
+        if item.text:
+            shown = labels["character"][cells > 0]
+            letters = {CHARACTERS[number - 1].lower() for number in shown[shown > 0]}
+            assert letters <= set(item.text)
+    nothing = sum(picture.cover(index).ravel() for index in range(len(picture.items))) == 0
+    assert all((labels[kind][nothing] == 0).all() for kind in labels)
+    assert set(labels["shape"].tolist()) <= {IGNORE, *range(10)}
+
+
+def test_muon_updates_have_singular_values_of_about_one():
+    torch.manual_seed(0)
+    values = torch.linalg.svdvals(orthogonal(torch.randn(3, 20, 50)))
+    assert values.min() > 0.4
+    assert values.max() < 1.4
+
+
+def test_a_shift_of_waves_is_the_waves_of_the_neighbour():
+    row, column = torch.tensor([3.0, 7.0]), torch.tensor([5.0, 20.0])
+    torch.testing.assert_close(waves(row, column) @ shift(1, -2).T, waves(row + 1, column - 2), atol=1e-5, rtol=1e-5)
+
+
+def test_the_vocabulary_has_no_word_twice():
+    words = vocabulary(build.IMAGE, clips=True)
+    assert len(set(words)) == len(words)
