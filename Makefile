@@ -1,20 +1,33 @@
 # demo, test, lint, format, bench, clean: each sets up what it needs (Python 3.11+). test-oldest: the oldest transformers.
+# test-eval: lmms-eval and Ray, in an environment of their own.
+# test also needs Chromium for the explorer page: found on the PATH, named by CHROMIUM=, or installed by apt-get.
 PYTHON ?= python3
 BIN := .venv/bin
 SETUP := .venv/.ready
 OLDEST := .venv-oldest
+EVAL := .venv-eval
 INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-oldest lint format bench clean
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
+
+.PHONY: demo test browser test-oldest test-eval lint format bench results clean
 
 demo: $(SETUP)
 	$(BIN)/divevlm demo
 
-test: $(SETUP)
-	$(BIN)/pytest
+test: $(SETUP) browser
+	$(BIN)/pytest -n auto
+
+browser:
+	@[ -n "$$CHROMIUM" ] || command -v chromium >/dev/null || command -v chromium-browser >/dev/null \
+		|| { $(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq --no-install-recommends chromium >/dev/null; } \
+		|| echo 'Chromium could not be installed: name one by CHROMIUM=/path, or the page tests will fail' >&2
 
 test-oldest: $(OLDEST)/.ready
-	$(OLDEST)/bin/pytest tests/engine -W ignore::DeprecationWarning -W ignore::FutureWarning
+	$(OLDEST)/bin/pytest -n auto tests/engine -W ignore::DeprecationWarning -W ignore::FutureWarning
+
+test-eval: $(EVAL)/.ready
+	PYTHONPATH=tests/experiments/lmms/site OMP_NUM_THREADS=1 $(EVAL)/bin/pytest tests/experiments/lmms -W ignore
 
 lint: $(SETUP)
 	$(BIN)/ruff format --check .
@@ -29,12 +42,22 @@ bench: $(SETUP)
 	$(BIN)/divevlm bench selection
 	$(BIN)/divevlm bench engine
 
+results: $(SETUP)
+	for recipe in table1 table6 table7 table10; do $(BIN)/divevlm reproduce $$recipe --out results/scores || exit 1; done
+	for recipe in figure4 table5 figure3; do $(BIN)/divevlm reproduce $$recipe --out results/$$recipe || exit 1; done
+	for recipe in figure5 figure6 figure7; do $(BIN)/divevlm reproduce $$recipe --out results/pictures || exit 1; done
+
+$(EVAL)/.ready: pyproject.toml constraints-eval.txt
+	$(PYTHON) -m venv $(EVAL)
+	$(EVAL)/bin/python $(INSTALL) --constraint constraints-eval.txt --editable '.[eval,ray]' 'pytest>=8'
+	touch $@
+
 %/.ready: pyproject.toml constraints.txt constraints-oldest.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "divevlm needs Python 3.11 or later: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $*
-	$*/bin/python $(INSTALL) --constraint $(if $(filter $(OLDEST),$*),constraints-oldest.txt,constraints.txt) --editable '.[dev,fast,plot]'
+	$*/bin/python $(INSTALL) --constraint $(if $(filter $(OLDEST),$*),constraints-oldest.txt,constraints.txt) --editable '.[dev,cli,fast,plot,video]'
 	touch $@
 
 clean:
-	rm -rf .venv $(OLDEST) dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv $(OLDEST) $(EVAL) dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -14,23 +14,6 @@ def run(capsys, *arguments):
     return code, captured.out, captured.err
 
 
-def test_demo_shows_what_static_scores_miss(capsys):
-    code, out, _ = run(capsys, "demo", "--json")
-    assert code == 0
-    result = json.loads(out)
-    static, dive = result["rows"]
-    assert len(static["kept"]) == len(dive["kept"]) == result["keep"] == 16
-    assert "cat" in dive["shows"]
-    assert set(static["shows"]) < set(dive["shows"])
-    assert dive["redundancy"] < static["redundancy"]
-
-
-def test_demo_draws_the_kept_tokens(capsys):
-    _, out, _ = run(capsys, "demo")
-    assert out.count("[") == 2 * 16
-    assert "\x1b" not in out  # no colours in a pipe
-
-
 def test_bench_selection(capsys, tmp_path):
     file = tmp_path / "bench.json"
     arguments = ["--shape", "64,32,5,8", "--shape", "64,32,5,8,3", "--rounds", "2", "--slow-rounds", "1"]

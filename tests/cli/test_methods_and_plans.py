@@ -24,6 +24,12 @@ def test_the_table_of_the_readme_is_what_the_command_prints(capsys):
     assert shown == out
 
 
+def test_the_families_of_the_readme_are_what_the_command_prints(capsys):
+    _, out, _ = run(capsys, "models", "--markdown")
+    shown = README.read_text().split("<!-- families -->\n")[1].split("<!-- /families -->")[0]
+    assert shown == out
+
+
 def test_methods_tell_what_they_are(capsys):
     _, out, _ = run(capsys, "methods", "--json")
     rows = {row["method"]: row for row in json.loads(out)["rows"]}

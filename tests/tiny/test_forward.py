@@ -26,7 +26,7 @@ def test_a_packed_row_gives_each_question_what_the_stock_model_gives_it_alone(mo
     made = batch(NUMBERS, Phase("test", 24, 2, 9, 1), seed=3, step=5)
     made["hidden"][:] = False
     visual, _, _ = encode(model, made["pixels"], made["places"])
-    _, packed = decode(model, NUMBERS, visual, made)
+    _, _, packed = decode(model, NUMBERS, visual, made)
     processor = build.processor()
     for b in range(2):
         pixels = processor.image_processor(made["pixels"][b].numpy(), return_tensors="pt")["pixel_values"]

@@ -3,17 +3,46 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from torch import OutOfMemoryError
+
 from divevlm import __version__
 
-COMMANDS = ("demo", "bench", "methods", "models", "plan")
+COMMANDS = (
+    "demo",
+    "run",
+    "explore",
+    "bench",
+    "eval",
+    "reproduce",
+    "analyze",
+    "methods",
+    "models",
+    "plan",
+    "doctor",
+)
+
+EXAMPLES = """examples:
+  divevlm demo                                              the embedded model: no download
+  divevlm run photo.jpg "What is on the table?" --model llava-hf/llava-1.5-7b-hf --keep 64 --compare fastv,random
+  divevlm explore photo.jpg "What is on the table?" --model PATH -o page.html
+  divevlm plan all --keep 64                                what each method keeps in every block
+  divevlm doctor                                            is everything in order here?
+
+Every command has --help and --json."""
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="divevlm", description="Keep the visual tokens that a prompt needs.")
+    top = argparse.ArgumentParser(
+        prog="divevlm",
+        description="Keep the visual tokens that a prompt needs.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     top.add_argument("--version", action="version", version=f"divevlm {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in COMMANDS:
@@ -26,8 +55,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         options.run(options)
-    except ValueError as error:
-        print(f"divevlm: {error}", file=sys.stderr)
+    except (ValueError, OSError) as error:
+        if isinstance(error, BrokenPipeError):  # the reader has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        print(f"divevlm: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except (OutOfMemoryError, ModuleNotFoundError) as error:
+        missing = getattr(error, "name", None)
+        hint = f"this needs {missing}; `divevlm doctor` tells which extra brings it" if missing else str(error)
+        print(f"divevlm: {' '.join(hint.split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("divevlm: interrupted", file=sys.stderr)

@@ -1,81 +1,141 @@
-"""divevlm demo: selection on a drawn scene, shown in the terminal. (An embedded model will take its place.)"""
+"""divevlm demo: the embedded model answers questions about drawn scenes, with all visual tokens and with a few."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
+from pathlib import Path
+from statistics import median
 from typing import Any
 
-import torch
-from torch import Tensor
+from divevlm.cli.output import check_target, progress, write
 
-from divevlm.core.metrics import redundancy
-from divevlm.core.select import select
-
-SIDE, KEEP = 24, 16
-COLOURS = {"sky": (0.55, 0.75, 0.95), "grass": (0.35, 0.65, 0.3), "house": (0.75, 0.3, 0.2), "sun": (0.98, 0.85, 0.2),
-           "tree": (0.1, 0.4, 0.15), "cat": (0.15, 0.15, 0.2)}  # fmt: skip
-LETTERS = {"sky": ".", "grass": ",", "house": "h", "sun": "o", "tree": "t", "cat": "c"}
-QUESTION = "where is the cat ?"
-
-
-def scene() -> tuple[list[str], Tensor, Tensor]:
-    """What each of 24 x 24 patches shows, their states [576, 64], and those of a prompt that asks for the cat [4, 64]."""
-    names = []
-    for row in range(SIDE):
-        for column in range(SIDE):
-            name = "sky" if row < 13 else "grass"
-            name = "house" if 8 <= row < 18 and 3 <= column < 11 else name
-            name = "sun" if (row - 3) ** 2 + (column - 19) ** 2 <= 5 else name
-            name = "tree" if 9 <= row < 19 and 14 <= column < 17 else name
-            name = "cat" if 19 <= row < 21 and 19 <= column < 21 else name
-            names.append(name)
-    gen = torch.Generator().manual_seed(0)
-    kinds = {name: torch.randn(64, generator=gen) for name in COLOURS}
-    place = torch.randn(2, 64, generator=gen)
-    grid = torch.cartesian_prod(torch.linspace(-1, 1, SIDE), torch.linspace(-1, 1, SIDE))
-    x = (
-        torch.stack([kinds[name] for name in names])
-        + 0.3 * grid @ place
-        + 0.2 * torch.randn(SIDE**2, 64, generator=gen)
-    )
-    return names, x, 0.5 * kinds["cat"] + torch.randn(len(QUESTION.split()), 64, generator=gen)
+SETTINGS = (("all", "vanilla", 576), ("DIVE 64", "dive", 64), ("frozen 64", "dive-no-update", 64),
+            ("random 64", "random", 64), ("DIVE 16", "dive", 16), ("frozen 16", "dive-no-update", 16),
+            ("random 16", "random", 16))  # fmt: skip
 
 
 def add(commands: Any) -> None:
-    demo = commands.add_parser("demo", help="selection on a drawn scene, no model and no download")
-    demo.add_argument("--json", action="store_true", help="print one JSON object instead of the pictures")
+    demo = commands.add_parser(
+        "demo",
+        help="the embedded model, with all visual tokens and with a few; no download",
+        epilog="example: divevlm demo --questions 16 -o page.html",
+    )
+    demo.add_argument(
+        "--questions", type=int, default=12, metavar="N", help="the first N of the test split (default 12)"
+    )
+    demo.add_argument(
+        "-o", "--out", type=Path, default=Path("divevlm-demo.html"), metavar="FILE", help="the explorer page"
+    )
+    demo.add_argument("--json", action="store_true", help="print one JSON object instead of the story")
     demo.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> None:
-    names, x, q = scene()
-    found = {"static top-K (scores frozen at the start)": select(x, q, KEEP, updates=0), "DIVE": select(x, q, KEEP)}
-    rows = []
-    for method, picks in found.items():
-        kept: list[int] = picks.indices.tolist()  # type: ignore[union-attr]
-        shows = sorted({names[i] for i in kept})
-        rows.append({"method": method, "kept": kept, "shows": shows, "redundancy": redundancy(x, torch.tensor(kept))})
+    from divevlm.cli.loading import embedded
+
+    if options.questions < 1:
+        raise ValueError(f"--questions must be at least 1, got {options.questions}")
+    check_target("--out", options.out)
+    with progress("divevlm demo") as tick:
+        tick("loading the embedded model")
+        model, processor = embedded()
+        told = [answered(model, processor, sample, tick) for sample in samples(options.questions)]
+        tick("writing the explorer page")
+        example = best_example(told)
+        write(options.out, example_page(model, processor, example))
+    result = {
+        "model": "tiny-llava",
+        "split": "test",
+        "questions": [{k: v for k, v in one.items() if k not in ("asked", "sample")} for one in told],
+        "rows": summary(told),
+        "page": str(options.out),
+    }
     if options.json:
-        print(json.dumps({"question": QUESTION, "tokens": SIDE**2, "keep": KEEP, "rows": rows}))
+        print(json.dumps(result))
         return
-    print(f"A drawn scene of {SIDE} x {SIDE} = {SIDE**2} visual tokens. Prompt: {QUESTION!r}. Keep {KEEP}.\n")
-    for row in rows:
-        print(f"{row['method']}: keeps {', '.join(row['shows'])}; redundancy {row['redundancy']:.2f}")  # type: ignore[arg-type]
-        print(picture(names, row["kept"]) + "\n")  # type: ignore[arg-type]
+    from divevlm.cli.story import story
+
+    print(story(result, told, example))
 
 
-def picture(names: list[str], kept: list[int]) -> str:
-    """One cell a token: coloured blocks on a terminal, letters in a pipe; kept tokens are marked."""
-    colour = sys.stdout.isatty()
-    lines = []
-    for row in range(SIDE):
-        cells = []
-        for i in range(row * SIDE, (row + 1) * SIDE):
-            r, g, b = (int(255 * v) for v in COLOURS[names[i]])
-            mark = "[]" if i in kept else "  "
-            plain = f"[{LETTERS[names[i]]}]" if i in kept else f" {LETTERS[names[i]]} "
-            cells.append(f"\x1b[48;2;{r};{g};{b}m\x1b[97;1m{mark}\x1b[0m" if colour else plain)
-        lines.append("".join(cells))
-    return "\n".join(lines)
+def samples(n: int) -> list[Any]:
+    from divevlm.tiny import questions
+
+    return questions("test", n)
+
+
+def answered(model: Any, processor: Any, sample: Any, tick: Any) -> dict[str, Any]:
+    """One question under every setting."""
+    from divevlm.methods import method_of
+    from divevlm.viz.asking import ask
+
+    methods = [(label, None if name == "vanilla" else method_of(name, keep, {})) for label, name, keep in SETTINGS]
+    tick(sample.text)
+    asked = ask(model, processor, sample.text, [sample.image], methods, max_new_tokens=6, name="tiny-llava")
+    answers = {answer.label: answer.text for answer in asked.answers}
+    return {
+        "task": sample.task,
+        "question": sample.text,
+        "gold": sample.answer,
+        "answers": answers,
+        "asked": asked,
+        "sample": sample,
+    }
+
+
+def summary(told: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    rows = []
+    for number, (label, _, keep) in enumerate(SETTINGS):
+        found = [(one, one["asked"].answers[number], one["asked"].answers[0]) for one in told]
+        report = next((answer.report for _, answer, _ in found if answer.report is not None), None)
+        full = found[0][0]["asked"].answers[1].report
+        seen = [share for one, answer, _ in found if (share := covered(one["sample"], answer)) is not None]
+        rows.append(
+            {
+                "setting": label,
+                "keep": keep,
+                "right": sum(answer.text == one["gold"] for one, answer, _ in found),
+                "of": len(found),
+                "objects_seen": sum(seen) / len(seen) if seen else None,
+                "kv_bytes": full.kv_bytes_full if report is None else report.kv_bytes,
+                "prefill_ms": 1e3 * median(answer.prefill_seconds for _, answer, _ in found),
+                "speedup": median(whole.prefill_seconds / answer.prefill_seconds for _, answer, whole in found),
+            }
+        )
+    return rows
+
+
+def covered(sample: Any, answer: Any) -> float | None:
+    """The share of the objects asked about of which at least one token is left."""
+    items = sample.question.items
+    if not items:
+        return None
+    if answer.report is None:
+        return 1.0
+    kept = set(answer.report.samples[0].kept)
+    return sum(not kept.isdisjoint(sample.scene.patches(index)) for index in items) / len(items)
+
+
+def best_example(told: list[dict[str, Any]]) -> dict[str, Any]:
+    """A question that DIVE answers with 16 tokens and frozen scores don't, if there is one."""
+    fits = [one for one in told if one["answers"]["DIVE 16"] == one["gold"] != one["answers"]["frozen 16"]]
+    return (fits or told)[0]
+
+
+def example_page(model: Any, processor: Any, example: dict[str, Any]) -> str:
+    from divevlm.viz.asking import ask
+    from divevlm.viz.explorer import page, settings
+
+    runs = settings(["dive", "dive-no-update", "fastv", "random"], [64, 16], [0.0, 3.0], [0.4, 1.0])
+    sample = example["sample"]
+    asked = ask(
+        model,
+        processor,
+        sample.text,
+        [sample.image],
+        [("all tokens", None), *runs],
+        max_new_tokens=6,
+        name="tiny-llava",
+    )
+    return page(asked)

@@ -8,10 +8,27 @@ from typing import Any
 
 from divevlm.cli.output import table
 
+SHOWS = {  # family -> what its visual tokens are, and whether it takes videos
+    "idefics3": ("tiles among text", ""),
+    "internvl": ("tiles", "frames as images"),
+    "llava": ("one view", ""),
+    "llava_next": ("base view + tile mosaic with newlines", ""),
+    "llava_next_video": ("base view + tile mosaic; pooled frames", "yes"),
+    "llava_onevision": ("base view + tile mosaic; pooled frames", "yes"),
+    "qwen2_5_vl": ("any grid, M-RoPE", "yes"),
+    "qwen2_vl": ("any grid, M-RoPE", "yes"),
+    "qwen3_vl": ("any grid, M-RoPE, deepstack", "yes"),
+    "smolvlm": ("tiles among text", "frames as images"),
+}
+
 
 def add(commands: Any) -> None:
-    models = commands.add_parser("models", help="supported families and checkpoints of theirs")
-    models.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
+    models = commands.add_parser(
+        "models", help="supported families and checkpoints of theirs", epilog="example: divevlm models --json"
+    )
+    form = models.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
+    form.add_argument("--markdown", action="store_true", help="print the table as the README has it")
     models.set_defaults(run=run)
 
 
@@ -22,6 +39,14 @@ def run(options: argparse.Namespace) -> None:
     if options.json:
         rows = [{"family": f.name, "checkpoints": f.checkpoints, "default_layer": f.default_layer} for f in families]
         print(json.dumps({"rows": rows}))
+        return
+    if options.markdown:
+        print(
+            "| family (`model_type`) | visual tokens | video | cut before block | checkpoints |\n|---|---|---|---|---|"
+        )
+        for f in families:
+            shows, video = SHOWS.get(f.name, ("", ""))
+            print(f"| `{f.name}` | {shows} | {video} | {f.default_layer} | {', '.join(f.checkpoints)} |")
         return
     lines = [[f.name if i == 0 else "", checkpoint] for f in families for i, checkpoint in enumerate(f.checkpoints)]
     width = max(len(line[1]) for line in lines)

@@ -31,6 +31,7 @@ def save(model: Any, processor: Any, folder: Path) -> None:
     model.to(torch.bfloat16).save_pretrained(folder)
     model.to(weights)
     processor.save_pretrained(folder)
+    (folder / "model.safetensors").chmod(0o644)
     path = folder / "config.json"
     config = json.loads(path.read_text())
     for part in (config, config.get("text_config", {}), config.get("vision_config", {})):

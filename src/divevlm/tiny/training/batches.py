@@ -19,6 +19,7 @@ from divevlm.tiny.splits import SPAN, first_seed
 from divevlm.tiny.words import CHARACTERS, COLORS, DIGITS, PATTERNS, SHAPES, SIGN, SIGN_WORDS, TASKS
 
 IGNORE = -100
+HARD = ("existence", "relation", "relation", "counting", "comparison")  # asked more often
 PRINTED = (*DIGITS, *SIGN_WORDS)
 SIZES = (17, 22, 30, 36, 43, 52, 62, 74)  # upper ends of the size classes, pixels
 PATCH_LABELS = {"shape": 9, "color": 8, "pattern": 3, "printed": 30, "character": 36, "size": 9, "centre": 1}
@@ -41,6 +42,7 @@ class Phase:
     rate: tuple[float, float] = (1.0, 1.0)  # factor on the learning rates, at the start and at the end
     signs: float = 0.0  # share of pictures that show mostly signs
     frozen: bool = False  # questions train the language model alone, and every second step the tower alone
+    mixed: bool = False  # every third step shows windows of 12 rows instead
 
 
 def size_class(size: int) -> int:
@@ -123,6 +125,8 @@ def batch(numbers: dict[str, int], phase: Phase, seed: int, step: int) -> dict[s
     if phase.frozen and step % 2:
         rows, images = random.choice(((8, 48), (12, 22)))
         phase = replace(phase, rows=rows, batch=images, questions=0, signs=0.3)
+    if phase.mixed and step % 3 == 0:
+        phase = replace(phase, rows=12, batch=12, questions=14, signs=0.2)
     seen: Counter[tuple[str, str]] = Counter()
     pictures: list[Scene] = []
     asked: list[list[tuple[Question, list[int]]]] = []
@@ -155,7 +159,7 @@ def _asked(
     texts: set[str] = set()
     tasks: list[str] = []
     for _ in range(amount):
-        tasks = tasks or random.sample(TASKS, len(TASKS))
+        tasks = tasks or random.sample((*TASKS, *HARD), len(TASKS) + len(HARD))
         question = ask(view, tasks.pop(), random, seen, tries=3)
         if question is None or question.text in texts:
             continue
@@ -178,6 +182,7 @@ def pack(rows: list[list[tuple[Question, list[int]]]], pictures: list[Scene]) ->
     task = torch.full(shape, -1)
     nouns: list[list[int]] = []
     counts: list[list[int]] = []
+    pairs: list[list[int]] = []
     for b, row in enumerate(rows):
         at = 0
         for number, (question, numbers) in enumerate(row):
@@ -188,6 +193,8 @@ def pack(rows: list[list[tuple[Question, list[int]]]], pictures: list[Scene]) ->
             target[b, end - answer - 1 : end - 1] = torch.tensor(numbers[-answer:])
             task[b, end - answer - 1 : end - 1] = TASKS.index(question.task)
             nouns += [_noun(b, at + place, pictures[b], index) for place, index in question.nouns]
+            if len(question.nouns) == 2:
+                pairs.append([len(nouns) - 2, len(nouns) - 1])
             if question.task == "counting":
                 counts.append([b, at + words(question.text).index("are") - 1, int(question.answer)])
             at = end
@@ -198,6 +205,7 @@ def pack(rows: list[list[tuple[Question, list[int]]]], pictures: list[Scene]) ->
         "target": target,
         "task": task,
         "nouns": torch.tensor(nouns, dtype=torch.long).view(-1, 11),
+        "pairs": torch.tensor(pairs, dtype=torch.long).view(-1, 2),
         "counts": torch.tensor(counts, dtype=torch.long).view(-1, 3),
     }
 

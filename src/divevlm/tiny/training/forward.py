@@ -19,7 +19,7 @@ from divevlm.tiny.words import COLORS, PATTERNS, SHAPES, SIGN, TASKS
 PREFIX = ("<s>", "user", ":")
 WORDS = {"shape": (*SHAPES, SIGN), "color": COLORS, "pattern": PATTERNS, "printed": PRINTED}
 NOUN_LABELS = {"row": GRID, "column": GRID, "size": 10, "shape": 10, "color": 9, "pattern": 4}
-POINT = 4  # noun phrases are located in the states after this many decoder blocks
+POINT, PAIR = 4, 6  # noun phrases are located in the states after 4 decoder blocks, and two of them compared after 6
 
 
 class Heads(nn.Module):
@@ -42,6 +42,7 @@ class Heads(nn.Module):
         self.way = nn.Linear(width, 2)
         self.measure = nn.Linear(width, 3)
         self.count = nn.Linear(width, 5)
+        self.order = nn.Linear(width, 3)
 
 
 def encode(model: Any, pixels: Tensor, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -65,8 +66,8 @@ def encode(model: Any, pixels: Tensor, places: Tensor) -> tuple[Tensor, Tensor, 
     return model.model.multi_modal_projector(states[:, 1:]), states[:, 0], early[:, 1:]
 
 
-def decode(model: Any, numbers: dict[str, int], visual: Tensor, made: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """The language model on packed questions. Returns the text states after POINT blocks and at the end. [B, T, d]"""
+def decode(model: Any, numbers: dict[str, int], visual: Tensor, made: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
+    """The language model on packed questions. Returns the text states after POINT and PAIR blocks and at the end. [B, T, d]"""
     text = model.model.language_model
     b, n, _ = visual.shape
     prefix = torch.tensor([numbers[word] for word in PREFIX]).expand(b, -1)
@@ -78,13 +79,15 @@ def decode(model: Any, numbers: dict[str, int], visual: Tensor, made: dict[str, 
     )
     turn = text.rotary_emb(states, position_ids=positions)
     seen, hidden = masks(made["segment"], made["hidden"], context)
-    middle = states
+    middle = late = states
     for number, block in enumerate(text.layers):
         last = number + 1 == len(text.layers)
         states = run_block(block, states, turn, context, hidden if number < 2 else seen, text_only=last)
         if number + 1 == POINT:
             middle = states[:, context:]
-    return middle, rms(text.norm, states)
+        if number + 1 == PAIR:
+            late = states if last else states[:, context:]
+    return middle, late, rms(text.norm, states)
 
 
 def masks(segment: Tensor, hidden: Tensor, context: int) -> tuple[Tensor, Tensor]:
@@ -172,24 +175,23 @@ def losses(model: Any, heads: Heads, numbers: dict[str, int], made: dict[str, An
         log.update(patch=total.item(), present=present.item(), mask=mask.item(), way=way.item())
         total = total + present + 3 * mask + 5 * way
     if "ids" in made:
-        middle, last = decode(model, numbers, visual, made)
+        middle, late, last = decode(model, numbers, visual, made)
         target = made["target"]
         asked = target != IGNORE
         logits = functional.linear(last[asked], model.lm_head.weight)
         answer = functional.cross_entropy(logits, target[asked])
         noun, found = noun_loss(heads, middle, made["nouns"], made["counts"])
+        order, right["noun order"] = pair_loss(heads, late, made["nouns"], made["pairs"])
         correct = torch.zeros(target.shape, dtype=torch.bool)
         correct[asked] = logits.argmax(-1) == target[asked]
         right.update(found)
         right.update(by_task(correct, asked, made["task"], made["segment"]))
-        log.update(answer=answer.item(), noun=noun.item())
-        total = total + 2 * answer + 0.5 * noun
+        log.update(answer=answer.item(), noun=noun.item(), order=order.item())
+        total = total + 2 * answer + 0.5 * noun + order
     return total, log
 
 
-def noun_loss(
-    heads: Heads, middle: Tensor, nouns: Tensor, counts: Tensor
-) -> tuple[Tensor, dict[str, tuple[int, int]]]:
+def noun_loss(heads: Heads, middle: Tensor, nouns: Tensor, counts: Tensor) -> tuple[Tensor, dict[str, tuple[int, int]]]:
     """What a phrase names, where it is and how large (as classes and as numbers that can be compared), and how many there are."""
     states = middle[nouns[:, 0], nouns[:, 1]]
     total, right = middle.new_zeros(()), {}
@@ -203,6 +205,18 @@ def noun_loss(
     logits, truth = heads.count(middle[counts[:, 0], counts[:, 1]]), counts[:, 2]
     right["noun count"] = (int((logits.argmax(-1) == truth).sum()), len(truth))
     return total + functional.cross_entropy(logits, truth, reduction="sum") / max(1, len(truth)), right
+
+
+def pair_loss(heads: Heads, late: Tensor, nouns: Tensor, pairs: Tensor) -> tuple[Tensor, tuple[int, int]]:
+    """At the second of two phrases: is the first one further right, further down, larger?"""
+    first, second = nouns[pairs[:, 0]], nouns[pairs[:, 1]]
+    logits = heads.order(late[second[:, 0], second[:, 1]])
+    apart = (first - second)[:, 8:]
+    clear = apart.abs() >= torch.tensor([20, 20, 5])
+    truth = apart > 0
+    loss = functional.binary_cross_entropy_with_logits(logits, truth.float(), reduction="none")
+    right = ((logits > 0) == truth) & clear
+    return (loss * clear).sum() / clear.sum().clamp_min(1), (int(right.sum()), int(clear.sum()))
 
 
 def by_task(correct: Tensor, asked: Tensor, task: Tensor, segment: Tensor) -> dict[str, tuple[int, int]]:

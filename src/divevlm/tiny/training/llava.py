@@ -20,9 +20,10 @@ from divevlm.tiny.words import vocabulary
 PHASES = (
     Phase("look", 6, 96, 0, 772, signs=0.3),
     Phase("ask8", 8, 16, 8, 332, signs=0.15, frozen=True),
-    Phase("ask12", 12, 10, 14, 323, signs=0.1, frozen=True),
-    Phase("both12", 12, 12, 14, 600, signs=0.2),
-    Phase("both24", 24, 5, 20, 700, (0.8, 0.02)),
+    Phase("ask12", 12, 10, 14, 323, (0.8, 0.4), signs=0.1, frozen=True),
+    Phase("both12", 12, 12, 14, 412, (0.4, 0.4), signs=0.2),
+    Phase("mixed24", 24, 5, 20, 360, (0.32, 0.08), mixed=True),
+    Phase("both24", 24, 5, 20, 70, (0.08, 0.004)),
 )
 
 

@@ -41,7 +41,7 @@ def score(model: Any, samples: list[Sample], images: int = 8) -> dict[str, tuple
         made["hidden"] = torch.zeros(len(chunk), dtype=torch.bool)
         pixels = torch.from_numpy(np.stack([row[0].scene.pixels for row in chunk]))
         visual, _, _ = encode(model, pixels, made["places"])
-        _, last = decode(model, NUMBERS, visual, made)
+        _, _, last = decode(model, NUMBERS, visual, made)
         first_choice = (last @ model.lm_head.weight.T).argmax(-1)
         correct, answers = first_choice == made["target"], made["target"] != IGNORE
         for task, (good, all_of_them) in by_task(correct, answers, made["task"], made["segment"]).items():

@@ -1,0 +1,89 @@
+"""divevlm eval: methods and budgets on questions, sample by sample, resumable."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from divevlm.cli.output import table
+
+EPILOG = """examples:
+  divevlm eval --method dive,fastv --keep 128,64 --out runs/first                  the embedded model and its tasks
+  divevlm eval --model llava-hf/llava-1.5-7b-hf --method dive --keep 64 --tasks pope,gqa --out runs/pope      (extra eval)
+  torchrun --nproc-per-node 8 -m divevlm.cli eval ...                              the same, on eight GPUs
+The same command goes on where a killed run stopped; more methods, budgets and tasks may be added to the same folder."""
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "eval",
+        help="answers under pruning: methods, budgets, tasks; resumable",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--model", default="llava", metavar="ID", help="an embedded model (llava), a path or an id")
+    parser.add_argument("--method", default="dive", help="names joined by commas, with options: dive:eta=0.5:layer=3")
+    parser.add_argument("--keep", default="64", help="counts or shares joined by commas")
+    parser.add_argument("--tasks", default="embedded", help="embedded, some of its eight tasks, or lmms-eval names")
+    parser.add_argument("--limit", type=int, help="samples of each task (embedded: 125; benchmarks: all)")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="results, and where to go on")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--batch-size", type=int, default=16, dest="batch")
+    parser.add_argument(
+        "--split", default="test", choices=("validation", "test", "shift"), help="of the embedded tasks"
+    )
+    parser.add_argument("--new-tokens", type=int, default=16, help="longest answer to an embedded question")
+    parser.add_argument(
+        "--engine", choices=("process", "ray"), default="process", help="ray: Ray Data actors (extra ray)"
+    )
+    parser.add_argument("--workers", type=int, default=2, help="actors of --engine ray")
+    parser.add_argument("--separate", action="store_true", help="compute nothing once for all methods: times compare")
+    parser.add_argument(
+        "--simple", action="store_true", help="lmms-eval's plain prompts, as the paper's version had them"
+    )
+    parser.add_argument("--include-path", type=Path, dest="include", metavar="DIR", help="lmms-eval tasks of your own")
+    parser.add_argument("--dtype", help="auto, float32, float16 or bfloat16")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    from divevlm.experiments.loading import rank
+    from divevlm.experiments.results import cells
+    from divevlm.experiments.runner import Run, benchmark_cells, evaluate, keeps, names
+
+    same = (
+        "model",
+        "limit",
+        "out",
+        "seed",
+        "batch",
+        "split",
+        "new_tokens",
+        "engine",
+        "workers",
+        "simple",
+        "dtype",
+        "include",
+    )
+    found = evaluate(
+        Run(
+            methods=names(options.method),
+            keeps=keeps(options.keep),
+            tasks=names(options.tasks),
+            shared=not options.separate,
+            **{name: getattr(options, name) for name in same},
+        )
+    )
+    if rank()[0]:  # not the first of several processes
+        return
+    if options.json:
+        print(json.dumps(found))
+        return
+    if found["rows"]:
+        print(table(*cells(found["rows"])))
+    if "benchmarks" in found:
+        print(table(*benchmark_cells(found["benchmarks"])))
+    print(f"\nresults in {options.out}; {found['wall_seconds']:.0f} s")

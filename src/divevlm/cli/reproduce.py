@@ -1,0 +1,70 @@
+"""divevlm reproduce: the paper's tables and figures, measured beside printed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from divevlm.cli.output import table
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "reproduce",
+        help="the paper's tables and figures, measured beside printed",
+        epilog="example: divevlm reproduce table1 --scale embedded; divevlm reproduce table1 --scale full (GPUs, extra eval)",
+    )
+    parser.add_argument("recipe", nargs="?", help="table1 ... table14, figure3 ... figure7")
+    parser.add_argument("--list", action="store_true", help="what there is")
+    parser.add_argument(
+        "--scale",
+        choices=("embedded", "full"),
+        default="embedded",
+        help="embedded: the small model on drawn scenes (default); full: the paper's model and benchmarks",
+    )
+    parser.add_argument("--model", metavar="ID", help="instead of the recipe's: an embedded one, a path or an id")
+    parser.add_argument("--limit", type=int, help="samples of each task")
+    parser.add_argument("--batch-size", type=int, default=16, dest="batch")
+    parser.add_argument(
+        "--split", default="test", choices=("validation", "test", "shift"), help="of the embedded tasks"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, metavar="DIR", help="default: divevlm-results/RECIPE-SCALE; resumes there")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    from divevlm.experiments.consistency import misfits
+    from divevlm.experiments.recipe import names, recipe
+
+    if options.list or options.recipe is None:
+        found = [recipe(name) for name in names()]
+        rows = [
+            {"recipe": r.name, "title": r.title, "model": r.settings.get("model", "several"), "kind": r.kind}
+            | {"budgets": r.budgets, "misfits": [str(one) for one in misfits(r)]}
+            for r in found
+        ]
+        if options.json:
+            print(json.dumps({"rows": rows}))
+            return
+        width = max(len(row["title"]) for row in rows)
+        lines = [[row["recipe"], row["title"].ljust(width), row["model"]] for row in rows]
+        print(table(["recipe", "what".ljust(width), "model of the paper"], lines))
+        return
+    from divevlm.experiments.loading import rank
+    from divevlm.experiments.reproduce import Order, reproduce
+
+    recipe(options.recipe)  # an unknown one is told before anything is loaded
+    out = options.out or Path("divevlm-results") / f"{options.recipe}-{options.scale}"
+    same = ("scale", "model", "limit", "batch", "split", "seed")
+    result, (head, lines) = reproduce(options.recipe, Order(out=out, **{name: getattr(options, name) for name in same}))
+    if rank()[0]:  # not the first of several processes
+        return
+    if options.json:
+        print(json.dumps(result))
+        return
+    print(table(head, lines))
+    print(f"\n{result['title']}; scale {options.scale}; files in {out}")

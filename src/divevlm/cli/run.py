@@ -1,0 +1,140 @@
+"""divevlm run: one question, with all visual tokens and with the kept ones, side by side."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from divevlm.cli.loading import add_model_options, keep, load_model, media_and_question
+from divevlm.cli.output import check_target, progress, table, write
+
+EXAMPLES = """examples:
+  divevlm run photo.jpg "What is on the table?" --model llava-hf/llava-1.5-7b-hf --keep 64
+  divevlm run a.png b.png "What has changed?" --model PATH --keep 0.15 --compare fastv,visionzip,random --png kept.png
+  divevlm run clip.mp4 "Who wins?" --model PATH --frames 16 --method dive:eta=0.5 --html page.html"""
+
+
+def add(commands: Any) -> None:
+    run_command = commands.add_parser(
+        "run",
+        help="ask a model with all visual tokens and with the kept ones",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    run_command.add_argument(
+        "what", nargs="+", metavar="IMAGE ... QUESTION", help="pictures or videos, then the question"
+    )
+    run_command.add_argument(
+        "--method", default="dive", metavar="NAME", help="with settings: dive:eta=0.5 (default dive)"
+    )
+    run_command.add_argument("--keep", type=keep, default=64, help="visual tokens of an image: a count or a share (64)")
+    run_command.add_argument("--compare", default="", metavar="NAMES", help="other methods, joined by commas")
+    run_command.add_argument("--html", type=Path, metavar="FILE", help="write the explorer page")
+    run_command.add_argument("--png", type=Path, metavar="FILE", help="draw what each method keeps (.png or .svg)")
+    run_command.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
+    add_model_options(run_command)
+    run_command.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    from divevlm.viz.asking import ask
+
+    check_target("--html", options.html)
+    check_target("--png", options.png, (".png", ".svg"))
+    methods = chosen(options)
+    media, question = media_and_question(options)
+    with progress("divevlm run") as tick:
+        tick("loading the model")
+        model, processor, name = load_model(options)
+        asked = ask(
+            model,
+            processor,
+            question,
+            media,
+            [("vanilla", None), *methods],
+            system=options.system,
+            max_new_tokens=options.max_new_tokens,
+            name=name,
+            tick=tick,
+        )
+    result = told(asked)
+    print(json.dumps(result) if options.json else shown(result))
+    if options.html:
+        from divevlm.viz.explorer import page
+
+        write(options.html, page(asked))
+    if options.png:
+        from divevlm.viz import masks, rendered
+
+        write(options.png, rendered(masks(asked), options.png.suffix))
+    if not options.json:
+        for file in (options.html, options.png):
+            if file:
+                print(f"wrote {file}")
+
+
+def chosen(options: argparse.Namespace) -> list[tuple[str, Any]]:
+    """The method and those to compare it with, as they were written. DIVE notes its steps if a page is to show them."""
+    from divevlm.bench.accuracy import parse
+    from divevlm.methods import METHODS, method_of
+    from divevlm.methods.dive import DIVE
+
+    names = [options.method, *(name.strip() for name in options.compare.split(",") if name.strip())]
+    found = []
+    for text in dict.fromkeys(names):
+        name, settings = parse(text)
+        if options.html and issubclass(METHODS.get(name), DIVE):
+            settings["trace"] = True
+        found.append((text, method_of(name, options.keep, settings)))
+    return found
+
+
+def told(asked: Any) -> dict[str, Any]:
+    """One row a method; the first is the model as it is."""
+    full, rows = asked.answers[0], []
+    reports = [answer.report for answer in asked.answers[1:]]
+    for answer in asked.answers:
+        report = answer.report
+        sample = report.samples[0] if report else None
+        rows.append(
+            {
+                "method": answer.label,
+                "answer": answer.text,
+                "same_answer": answer.text == full.text,
+                "kept": len(sample.kept) if sample else asked.visual,
+                "indices": sample.kept if sample else None,
+                "order": sample.order if sample else None,
+                "kv_bytes": report.kv_bytes if report else reports[0].kv_bytes_full,
+                "prefill_ms": 1e3 * answer.prefill_seconds,
+                "speedup": full.prefill_seconds / answer.prefill_seconds,
+                "first_token_ms": 1e3 * answer.first_seconds,
+                "token_ms": None if answer.token_seconds is None else 1e3 * answer.token_seconds,
+                "selection_ms": report.selection_ms if report else 0.0,
+            }
+        )
+    head = {"question": asked.question, "model": asked.model, "family": asked.family, "visual": asked.visual}
+    return head | {"text": len(asked.words), "rows": rows}
+
+
+def shown(result: dict[str, Any]) -> str:
+    head = ["method", "visual tokens", "KV cache", "prefill", "speed-up", "first token", "next token", "selection"]
+    lines = [
+        [
+            row["method"],
+            str(row["kept"]),
+            f"{row['kv_bytes'] / 2**20:.2f} MB",
+            f"{row['prefill_ms']:.0f} ms",
+            f"{row['speedup']:.2f}x",
+            f"{row['first_token_ms']:.0f} ms",
+            "-" if row["token_ms"] is None else f"{row['token_ms']:.1f} ms",
+            f"{row['selection_ms']:.1f} ms",
+        ]
+        for row in result["rows"]
+    ]
+    wide = max(len(row["method"]) for row in result["rows"])
+    answers = "\n".join(f"{row['method']:<{wide}}  {' '.join(row['answer'].split())}" for row in result["rows"])
+    about = f"{result['model']} ({result['family']}): {result['visual']} visual tokens, {result['text']} of text"
+    note = "times of one run each; prefill: the language model with selection; first token: with the vision tower"
+    return f"{about}\n\n{table(head, lines)}\n\n{answers}\n\n{note}"

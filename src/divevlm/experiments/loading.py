@@ -1,0 +1,73 @@
+"""Models for experiments: an embedded one by name, any other by path or id; and what they ran on."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from typing import Any
+
+import torch
+import transformers
+
+import divevlm
+from divevlm.core.rule import require
+
+
+def load(model: str, device: str | None = None, dtype: str | None = None) -> tuple[Any, Any]:
+    """A model in eval mode and its processor, which pads on the left.
+
+    device: default, the GPU of this process if there is one; dtype: default float32 on a CPU, the checkpoint's own on a GPU
+    """
+    from divevlm import tiny
+
+    if not sys.stderr.isatty():
+        transformers.utils.logging.disable_progress_bar()
+    if model in tiny.available():
+        network, processor = tiny.load(model)
+        return network.to(device or default_device()), processor
+    device = device or default_device()
+    wanted = dtype or ("float32" if device == "cpu" else "auto")
+    require(wanted in ("auto", "float32", "float16", "bfloat16"), "dtype", wanted, "auto, float32, float16 or bfloat16")
+    kind = wanted if wanted == "auto" else getattr(torch, wanted)
+    shipped = ", ".join(tiny.available()) or "none yet"
+    try:
+        network = transformers.AutoModelForImageTextToText.from_pretrained(model, dtype=kind)
+        processor = transformers.AutoProcessor.from_pretrained(model)
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"model must be an embedded one ({shipped}), a path or an id, got {model!r}: {reason}"
+        ) from None
+    processor.tokenizer.padding_side = "left"
+    return network.to(device).eval(), processor
+
+
+def rank() -> tuple[int, int]:
+    """The number of this process and how many there are, as torchrun and accelerate launch say."""
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def default_device() -> str:
+    if not torch.cuda.is_available():
+        return "cpu"
+    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+
+
+def machine() -> dict[str, Any]:
+    """Versions and hardware."""
+    gpus = (
+        [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    )
+    return {
+        "divevlm": divevlm.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "system": platform.system(),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "gpus": gpus,
+        "processes": rank()[1],
+    }

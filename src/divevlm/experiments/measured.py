@@ -1,0 +1,83 @@
+"""A table of the paper beside what was measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from divevlm.experiments import results
+from divevlm.experiments.recipe import VANILLA, Budget, Recipe, benchmarks
+
+
+@dataclass(frozen=True)
+class Measured:
+    """rows: one a setting, with scores and relative average; names, budgets: what was run -> as the paper prints it."""
+
+    recipe: Recipe
+    rows: list[dict[str, Any]]
+    names: dict[str, str]
+    budgets: dict[Budget, Budget]
+    found: dict[str, Any]
+    full: bool
+
+    def relative(self, method: str, budget: Budget) -> float | None:
+        for row in self.rows:
+            if self.names.get(row["method"]) == method and self.budgets.get(row["keep"]) == budget:
+                return row["relative"]  # type: ignore[no-any-return]
+        return None
+
+    def pairs(self) -> list[dict[str, Any]]:
+        """Each measured row with the paper's."""
+        made = []
+        for row in self.rows:
+            method, budget = self.names.get(row["method"]), self.budgets.get(row["keep"])
+            if method is None or budget is None or (method != VANILLA and not budget):
+                continue
+            printed = self.recipe.row(method, budget)
+            beside = {"scores": printed.scores, "average": printed.average, **printed.extra}
+            made.append({"printed_as": method, "budget": budget, "printed": beside, **row})
+        return sorted(made, key=lambda row: -(row["budget"] or float("inf")))
+
+    def result(self) -> dict[str, Any]:
+        return {**self.found, "rows": self.pairs()}
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Full scale: each column printed and measured. Embedded: the averages side by side, then the embedded tasks."""
+        pairs = self.pairs()
+        tasks = list(pairs[0]["scores"]) if pairs else []
+        head = ["method", "paper's budget", "kept here", "average printed", "measured", "±"]
+        head += [text for task in tasks for text in ((f"{task} printed", task) if self.full else (task,))]
+        lines = []
+        for row in pairs:
+            cells = [f"{row['budget']:g}" if row["budget"] else "all", f"{row['keep']:g}" if row["keep"] else "all"]
+            cells += [
+                f"{row['printed']['average']:.2f}",
+                _text(row["relative"], 2),
+                _text(row.get("relative_error"), 2),
+            ]
+            for task in tasks:
+                if self.full:
+                    cells.append(f"{row['printed']['scores'][task]:g}")
+                cells.append(f"{row['scores'][task]:.1f}")
+            lines.append([row["printed_as"], *cells])
+        return head, lines
+
+
+def _text(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def full_scores(found: dict[str, Any], of: Recipe) -> list[dict[str, Any]]:
+    """lmms-eval's metrics as the paper's columns, one row a setting."""
+    known = benchmarks()
+    rows: list[dict[str, Any]] = []
+    full: dict[str, float] | None = None
+    for entry in found.get("benchmarks", {}).values():
+        scores = {}
+        for column in of.benchmarks:
+            metrics = entry["tasks"][known[column]["task"]]
+            scores[column] = known[column]["factor"] * sum(metrics[name] for name in known[column]["metrics"])
+        full = scores if entry["method"] == "vanilla" else full
+        average = results.relative(scores, full)
+        rows.append({"method": entry["method"], "keep": entry["keep"], "scores": scores, "relative": average})
+    return rows

@@ -1,0 +1,184 @@
+"""`divevlm reproduce NAME`: what a recipe says, measured beside what the paper prints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from divevlm.core.rule import require
+from divevlm.experiments import results, tasks
+from divevlm.experiments.analyses import ANALYSES, analyze
+from divevlm.experiments.answering import Answerer
+from divevlm.experiments.loading import load, machine
+from divevlm.experiments.measured import Measured, full_scores
+from divevlm.experiments.recipe import VANILLA, Recipe, benchmarks, recipe
+from divevlm.experiments.runner import Run, bar, evaluate
+from divevlm.experiments.timing import RUNTIME, runtime
+
+Table = tuple[list[str], list[list[str]]]
+
+
+@dataclass(frozen=True)
+class Order:
+    """What was asked for. model: instead of the recipe's; limit: samples of each task; out: a folder of its own."""
+
+    scale: str
+    out: Path
+    model: str | None = None
+    limit: int | None = None
+    batch: int = 16
+    split: str = "test"
+    seed: int = 0
+
+    @property
+    def full(self) -> bool:
+        return self.scale == "full"
+
+    def run(self, of: Recipe, methods: tuple[str, ...], keeps: tuple[int | float, ...], **more: Any) -> Run:
+        """On the model and tasks of the recipe at this scale."""
+        model = self.model or (of.settings["model"] if self.full else embedded_model(of))
+        wanted = of.settings["embedded"].get("tasks", [tasks.ALL])
+        if self.full:
+            known = benchmarks()
+            wanted = list(dict.fromkeys(known[column]["task"] for column in of.benchmarks))
+        few = None if self.full else of.settings["embedded"].get("limit")
+        named: dict[str, Any] = {
+            "limit": few if self.limit is None else self.limit,
+            "batch": self.batch,
+            "split": self.split,
+            "seed": self.seed,
+            "simple": self.full,
+        }
+        return Run(model, methods, keeps, self.out, tuple(wanted), **named | more)
+
+
+def embedded_model(of: Recipe) -> str:
+    from divevlm import tiny
+
+    name: str = of.settings["embedded"]["model"]
+    shipped = ", ".join(tiny.available()) or "none yet"
+    require(name in tiny.available(), "model", name, f"given with --model where it is not shipped (shipped: {shipped})")
+    return name
+
+
+def scores(of: Recipe, order: Order) -> Measured:
+    """Every method and budget of a table."""
+    others = [method for method in of.methods if method != VANILLA]
+    names = {of.run_as(method, order.full): method for method in others}
+    budgets = {budget if order.full else of.scaled(budget): budget for budget in of.budgets}
+    run = order.run(of, tuple(names), tuple(budgets))
+    found = evaluate(run)
+    made = full_scores(found, of) if order.full else found["rows"]
+    return Measured(of, made, names | {"vanilla": VANILLA}, {**budgets, 0: 0}, found, order.full)
+
+
+def _scores(of: Recipe, order: Order) -> tuple[dict[str, Any], Table]:
+    measured = scores(of, order)
+    return measured.result(), measured.table()
+
+
+def _summary(of: Recipe, order: Order) -> tuple[dict[str, Any], Table]:
+    """The tables it summarises, each run as its own recipe, then their averages."""
+    sources = {name: None for name, _ in of.settings["sources"]}
+    found: dict[str, Measured] = {}
+    for name in sources:
+        one = recipe(name)
+        found[name] = scores(one, replace(order, out=order.out / (name if order.full else "embedded")))
+    rows: list[dict[str, Any]] = []
+    for row in of.rows:
+        for column, (name, budget) in zip(of.columns, of.settings["sources"], strict=True):
+            value = found[name].relative(row.method, budget)
+            rows.append({"method": row.method, "column": column, "printed": row.scores[column], "measured": value})
+    head = ["column", *(f"{row.method} {what}" for row in of.rows for what in ("printed", "measured"))]
+    lines = []
+    for column in of.columns:
+        cells = [row for row in rows if row["column"] == column]
+        lines.append([column, *(text for r in cells for text in (f"{r['printed']:.1f}", number(r["measured"], 1)))])
+    return {"rows": rows, "machine": machine()}, (head, lines)
+
+
+def number(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def _efficiency(of: Recipe, order: Order) -> tuple[dict[str, Any], Table]:
+    from divevlm.experiments.efficiency import efficiency
+
+    return efficiency(of, order)
+
+
+def _curves(of: Recipe, order: Order) -> tuple[dict[str, Any], Table]:
+    from divevlm.experiments.efficiency import curves
+
+    return curves(of, order)
+
+
+def _feedback(of: Recipe, order: Order) -> tuple[dict[str, Any], Table]:
+    from divevlm.experiments import figures
+
+    schedules, budgets = of.settings["schedules"], tuple(of.settings["budgets"])
+    run = replace(order.run(of, ANALYSES["redundancy"].methods, budgets), simple=False, mode="forced")
+    alike = analyze("redundancy", run)
+    first = replace(run, keeps=budgets[:1])
+    gains = ANALYSES["feedback"].read(first, alike["rows"])
+    model, processor = load(run.model)
+    few = run.items()[: 21 if order.limit is None else order.limit + 1]
+    with bar(len(few) * len(schedules)) as tick:
+        cost = runtime(Answerer(model, processor, False), few, schedules, budgets[0], of.settings["new_tokens"], tick)
+    files = [*figures.feedback(first, gains, order.out, "figure4a"), *figures.redundancy(run, order.out, "figure4b")]
+    by_updates = {figures.updates(row["method"]): row for row in gains}
+    head = ["updates", "RGL, %", "right, %", *(f"redundancy {k}" for k in budgets), *(head for _, head, _ in RUNTIME)]
+    lines = []
+    for row in cost:
+        gain = by_updates[row["updates"]]
+        same = [
+            r["redundancy"] for k in budgets for r in alike["rows"] if r["keep"] == k and r["method"] == gain["method"]
+        ]
+        cells = [number(gain["rgl"], 2), number(gain["accuracy"], 1), *(number(value, 4) for value in same)]
+        lines.append([str(row["updates"]), *cells, *(number(row[name], digits) for name, _, digits in RUNTIME)])
+    result = {**alike, "feedback": gains, "runtime": cost, "printed": of.settings["printed"], "files": files}
+    return result, (head, lines)
+
+
+def _pictures(of: Recipe, order: Order) -> tuple[dict[str, Any], Table]:
+    from divevlm.experiments import figures
+
+    name = order.model or (of.settings["model"] if order.full else embedded_model(of))
+    model, processor = load(name)
+    some = tasks.items([tasks.ALL], order.limit or 8, order.split)
+    keep = int(of.budgets[0])
+    with torch.inference_mode():
+        files, facts = figures.pictures(of.kind, model, processor, some, of.methods, keep, order.out, of.name)
+    head = ["question", "gold", *of.methods]
+    lines = [[fact["question"], fact["gold"], *(fact["answers"][label] for label in of.methods)] for fact in facts]
+    return {"rows": facts, "files": files, "machine": machine(), "model": name}, (head, lines)
+
+
+KINDS: dict[str, Callable[[Recipe, Order], tuple[dict[str, Any], Table]]] = {
+    "scores": _scores,
+    "summary": _summary,
+    "efficiency": _efficiency,
+    "curves": _curves,
+    "feedback": _feedback,
+    **dict.fromkeys(("evolution", "gallery", "masks"), _pictures),
+}
+
+
+def reproduce(name: str, order: Order) -> tuple[dict[str, Any], Table]:
+    """Run a recipe; NAME.json, NAME.md and NAME.csv (and pictures) are in the folder afterwards."""
+    require(order.scale in ("embedded", "full"), "scale", order.scale, "embedded or full")
+    of = recipe(name)
+    order.out.mkdir(parents=True, exist_ok=True)
+    result, (head, lines) = KINDS[of.kind](of, order)
+    result |= {"recipe": name, "title": of.title, "scale": order.scale}
+    where = (
+        "the paper's models and benchmarks"
+        if order.full
+        else "the embedded model on drawn scenes, not the paper's models"
+    )
+    results.save(order.out, name, result, head, lines, f"{name}: {of.title}\n\nMeasured on {where}.")
+    return result, (head, lines)

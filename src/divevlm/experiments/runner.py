@@ -1,0 +1,177 @@
+"""`divevlm eval`: a sweep from its description to its results, on one process or many."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from tqdm import tqdm
+
+from divevlm.core.rule import require
+from divevlm.experiments import results
+from divevlm.experiments.answering import Answerer
+from divevlm.experiments.journal import Journal, read
+from divevlm.experiments.loading import load, machine, rank
+from divevlm.experiments.settings import Setting, grid
+from divevlm.experiments.sweep import Mode, shard, sweep
+from divevlm.experiments.tasks import ALL, Item, expand, is_embedded, items
+
+
+@dataclass(frozen=True)
+class Run:
+    """methods and keeps are crossed; limit: samples of each task (None: 125 of an embedded one, all of a benchmark)."""
+
+    model: str
+    methods: tuple[str, ...]
+    keeps: tuple[int | float, ...]
+    out: Path
+    tasks: tuple[str, ...] = (ALL,)
+    limit: int | None = None
+    seed: int = 0
+    batch: int = 16
+    split: str = "test"
+    mode: Mode = "generate"
+    new_tokens: int = 16
+    engine: Literal["process", "ray"] = "process"
+    workers: int = 2
+    shared: bool = True
+    simple: bool = False  # lmms-eval's plain prompts instead of the chat template
+    dtype: str | None = None
+    include: Path | None = None  # a folder with lmms-eval tasks of one's own
+
+    @property
+    def settings(self) -> list[Setting]:
+        return grid(self.methods, self.keeps)
+
+    @property
+    def embedded(self) -> list[str]:
+        return expand([name for name in self.tasks if is_embedded(name)]) if self._has(True) else []
+
+    @property
+    def benchmarks(self) -> list[str]:
+        return [name for name in self.tasks if not is_embedded(name)] if self._has(False) else []
+
+    def _has(self, embedded: bool) -> bool:
+        return any(is_embedded(name) == embedded for name in self.tasks)
+
+    @property
+    def asked(self) -> list[str]:
+        """Tasks that our own sweep asks: the embedded ones and, with teacher forcing, the others too."""
+        return [*self.embedded, *(self.benchmarks if self.mode == "forced" else [])]
+
+    def items(self) -> list[Item]:
+        found = items(self.embedded, 125 if self.limit is None else self.limit, self.split) if self.embedded else []
+        if self.mode == "forced" and self.benchmarks:
+            from divevlm.experiments import lmms
+
+            found += lmms.items(self)
+        return found
+
+    def journal(self, number: int = 0) -> Journal:
+        same = {name: getattr(self, name) for name in ("model", "split", "mode", "seed", "simple", "shared")}
+        return Journal(self.out, same, number)
+
+
+def evaluate(run: Run) -> dict[str, Any]:
+    """Do what is not done yet, then sum up what is on disk; the first process writes `results.json`, `.md` and `.csv`."""
+    require(run.batch >= 1, "batch-size", run.batch, "at least 1")
+    number, world = rank()
+    wanted, questions = run.settings, run.items()  # wrong values are told before a model is loaded
+    start = time.perf_counter()
+    torch.manual_seed(run.seed)
+    journal = run.journal(number)
+    scores: dict[str, Any] = {}
+    if run.engine == "ray":
+        require(world == 1 and not run.benchmarks, "engine", "ray", "used for embedded tasks, without torchrun")
+        from divevlm.experiments.on_ray import ray_sweep
+
+        ray_sweep(run, journal)
+    else:
+        model, processor = load(run.model, dtype=run.dtype)
+        if run.asked:
+            mine = shard(questions, number, world)
+            with bar(len(mine) * len(wanted), number) as tick:
+                answerer = Answerer(model, processor, run.shared)
+                sweep(answerer, mine, wanted, journal, run.batch, run.mode, run.new_tokens, tick)
+        if run.mode == "generate" and run.benchmarks:
+            from divevlm.experiments.lmms import benchmarks
+
+            scores = benchmarks(run, model, processor, journal)
+        wait_for_all(world)
+    return summary(run, scores, time.perf_counter() - start)
+
+
+def summary(run: Run, benchmarks: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """The results of everything that is on disk."""
+    records = [record for path in sorted(run.out.glob("samples*.jsonl")) for record in read(path)]
+    unique = {(r["method"], r["keep"], r["task"], r["sample"]): r for r in records}
+    made = results.rows(unique.values(), run.settings, run.asked) if run.asked else []
+    config = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(run).items()}
+    result = {"config": config, "machine": machine(), "wall_seconds": seconds, "rows": made}
+    if benchmarks:
+        result["benchmarks"] = benchmarks
+    if made:
+        head, lines = results.cells(made)
+        count = sum(made[0]["n"].values())
+        title = f"{run.model}, {count} questions ({run.split}); percent, relative: mean share of vanilla's"
+        results.save(run.out, "results", result, head, lines, title)
+    else:
+        results.save(run.out, "results", result, *benchmark_cells(benchmarks), f"{run.model}, lmms-eval")
+    return result
+
+
+def benchmark_cells(found: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """One line a setting, one column a metric."""
+    by_setting = {setting: entry["tasks"] for setting, entry in found.items()}
+    names = list(dict.fromkeys((t, m) for by_task in by_setting.values() for t, ms in by_task.items() for m in ms))
+    head = ["setting", *(f"{task} {metric}" for task, metric in names)]
+    return head, [[name, *(f"{by_task[t][m]:.4f}" for t, m in names)] for name, by_task in by_setting.items()]
+
+
+@contextmanager
+def bar(total: int, number: int = 0) -> Iterator[Any]:
+    """A progress bar of the first process, where stderr is a terminal."""
+    with tqdm(total=total, unit="sample", disable=None if number == 0 else True) as shown:
+
+        def tick(count: int, text: str) -> None:
+            shown.set_postfix_str(text, refresh=False)
+            shown.update(count)
+
+        yield tick
+
+
+def wait_for_all(world: int) -> None:
+    """Until every process has written its last sample. Without an address (plain RANK and WORLD_SIZE) nobody waits: run the
+    command once more when all are done."""
+    if world == 1 or "MASTER_ADDR" not in os.environ:
+        return
+    from torch import distributed
+
+    if not distributed.is_initialized():
+        distributed.init_process_group("gloo", timeout=timedelta(days=7))
+    distributed.barrier()
+
+
+def keeps(text: str) -> tuple[int | float, ...]:
+    """ "192,0.25" -> (192, 0.25)"""
+    found: list[int | float] = []
+    for part in text.split(","):
+        try:
+            found.append(int(part))
+        except ValueError:
+            try:
+                found.append(float(part))
+            except ValueError:
+                raise ValueError(f"keep must be counts or shares joined by commas, got {text!r}") from None
+    return tuple(found)
+
+
+def names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())

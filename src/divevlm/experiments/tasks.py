@@ -1,0 +1,123 @@
+"""The embedded tasks: questions about drawn scenes, always available. Others come from lmms-eval (`lmms.py`)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from random import Random
+from typing import Any
+
+from divevlm.core.rule import require
+from divevlm.tiny.clips import CLIP_TASKS, FRAMES, clip, clip_questions
+from divevlm.tiny.splits import Sample, first_seed, questions
+from divevlm.tiny.words import TASKS
+from divevlm.viz.media import Clip
+
+__all__ = ["ALL", "CLIP_TASKS", "MIRRORS", "TASKS", "Item", "expand", "f1", "is_embedded", "items", "right"]
+
+ALL = "embedded"
+KNOWN = f"{ALL}, {', '.join(TASKS)}, or (videos) {', '.join(CLIP_TASKS)}"
+MIRRORS = {  # what each stands for among the paper's benchmarks
+    "existence": "POPE",
+    "attribute": "GQA",
+    "relation": "GQA",
+    "counting": "MME",
+    "reading": "TextVQA, OCRBench",
+    "position": "MME",
+    "comparison": "GQA",
+    "detail": "VizWiz",
+}
+
+
+@dataclass(frozen=True)
+class Item:
+    """One question. draw: makes its pictures (or clips) when they are needed; turns: a conversation instead of the text alone."""
+
+    task: str
+    sample: str
+    text: str
+    gold: str
+    draw: Callable[[], list[Any]] = field(repr=False, compare=False)
+    turns: list[dict[str, Any]] | None = field(default=None, repr=False, compare=False)
+
+
+def expand(names: Sequence[str]) -> list[str]:
+    """ "embedded" is all eight tasks."""
+    found = [task for name in names for task in (TASKS if name == ALL else (name,))]
+    require(bool(found), "tasks", list(names), f"among {KNOWN}")
+    return list(dict.fromkeys(found))
+
+
+def is_embedded(name: str) -> bool:
+    return name in (ALL, *TASKS, *CLIP_TASKS)
+
+
+def items(names: Sequence[str], limit: int = 125, split: str = "test") -> list[Item]:
+    """The first `limit` questions of each task, in the order of the split, so that those about one scene stay together."""
+    wanted = expand(names)
+    unknown = [name for name in wanted if not is_embedded(name)]
+    require(not unknown, "tasks", ",".join(unknown), f"among {KNOWN}")
+    require(limit >= 1, "limit", limit, "at least 1")
+    pictures, clips = ([task for task in wanted if task in kind] for kind in (TASKS, CLIP_TASKS))
+    return (_still(pictures, limit, split) if pictures else []) + (_moving(clips, limit, split) if clips else [])
+
+
+def _still(wanted: Sequence[str], limit: int, split: str) -> list[Item]:
+    total = limit * len(TASKS)
+    while True:
+        samples = questions(split, total)
+        have = Counter(sample.task for sample in samples)
+        if all(have[task] >= limit for task in wanted):
+            break
+        total += max(len(TASKS), total // 8)
+    found: list[Item] = []
+    left = dict.fromkeys(wanted, limit)
+    for sample in samples:
+        if left.get(sample.task):
+            left[sample.task] -= 1
+            name = f"{split}-{sample.number}"
+            found.append(Item(sample.task, name, sample.text, sample.answer, partial(_picture, sample)))
+    return found
+
+
+def _moving(wanted: Sequence[str], limit: int, split: str) -> list[Item]:
+    found: list[Item] = []
+    left = dict.fromkeys(wanted, limit)
+    for seed in count(first_seed(split)):
+        shown = clip(seed)
+        for one in clip_questions(shown, Random(f"questions {seed}")) if shown is not None else []:
+            if left.get(one.task):
+                left[one.task] -= 1
+                found.append(Item(one.task, f"{split}-clip-{seed}", one.text, one.answer, partial(_frames, seed)))
+        if not any(left.values()):
+            return found
+    raise AssertionError("seeds do not end")
+
+
+def _frames(seed: int) -> list[Any]:
+    shown = clip(seed)
+    assert shown is not None
+    return [Clip(shown.pixels, list(range(FRAMES)), FRAMES, 2.0)]
+
+
+def _picture(sample: Sample) -> list[Any]:
+    return [sample.image]
+
+
+def right(prediction: str, gold: str) -> bool:
+    """The same words, whatever their case and a full stop."""
+    return _plain(prediction) == _plain(gold)
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.lower().strip().rstrip(".").split())
+
+
+def f1(predictions: Sequence[str], golds: Sequence[str]) -> float:
+    """Of "yes", in percent: POPE's measure."""
+    pairs = [(_plain(p) == "yes", _plain(g) == "yes") for p, g in zip(predictions, golds, strict=True)]
+    true = sum(p and g for p, g in pairs)
+    return 200 * true / max(1, sum(p for p, _ in pairs) + sum(g for _, g in pairs))

@@ -1,0 +1,95 @@
+"""What feedback costs (figure 4c), and where the energy goes, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import mean
+from typing import Any
+
+import torch
+
+from divevlm.core.rule import require
+from divevlm.engine import Session
+from divevlm.experiments.answering import Answerer, Clock
+from divevlm.experiments.settings import Setting
+from divevlm.experiments.tasks import Item
+from divevlm.experiments.watched import watched
+from divevlm.methods import method_of
+
+Tick = Callable[[int, str], object]
+
+
+@torch.inference_mode()
+def runtime(
+    answerer: Answerer,
+    items: Sequence[Item],
+    schedules: Sequence[int],
+    keep: int = 64,
+    new_tokens: int = 32,
+    tick: Tick = lambda count, text: None,
+) -> list[dict[str, Any]]:
+    """Prefill overhead of each schedule over no update, and latency with everybody's decoding replaced by that of no update.
+
+    One question at a time, schedules in turn, so that a slow minute hits all of them; the first question warms up.
+    """
+    require(len(items) >= 2, "limit", len(items), "at least 2: the first question warms up")
+    methods = {r: Setting(f"dive:updates={r}", keep).ready(answerer.model) for r in schedules}
+    times: dict[int, list[tuple[float, float]]] = {r: [] for r in schedules}
+    for item in items:
+        inputs = answerer.inputs([item])
+        for r, method in methods.items():
+            assert method is not None
+            with Session(answerer.model, method):
+                clock = Clock(answerer.model)
+                answerer.model.generate(**inputs, max_new_tokens=new_tokens, min_new_tokens=new_tokens, do_sample=False)
+                total = clock.stop()
+                clock.remove()
+            times[r].append((clock.first, total - clock.first))
+        tick(len(methods), "runtime")
+    prefill = {r: 1e3 * mean(first for first, _ in found[1:]) for r, found in times.items()}
+    base = schedules[0]
+    decode = 1e3 * mean(rest for _, rest in times[base][1:])
+    return [
+        {
+            "setting": f"dive:updates={r} {keep}",
+            "updates": r,
+            "prefill_ms": prefill[r],
+            "overhead_ms": prefill[r] - prefill[base],
+            "overhead_percent": 100 * (prefill[r] / prefill[base] - 1),
+            "end_to_end_ms": prefill[r] + decode,
+            "end_to_end_percent": 100 * (prefill[r] - prefill[base]) / (prefill[base] + decode),
+            "samples": len(items) - 1,
+        }
+        for r in schedules
+    ]
+
+
+@torch.inference_mode()
+def energy(answerer: Answerer, items: Sequence[Item], keep: int = 64, batch: int = 16) -> list[dict[str, Any]]:
+    """Shares of the visual and of the prompt's energy that are left before each pick and after the last, mean of the samples."""
+    visual: list[torch.Tensor] = []
+    prompt: list[torch.Tensor] = []
+    for at in range(0, len(items), batch):
+        method = watched(method_of("dive", keep, {"trace": True}))
+        with Session(answerer.model, method):
+            answerer.model(**answerer.inputs(items[at : at + batch]))
+        for _, selection in method.seen:
+            assert selection.trace is not None
+            for found, left in ((visual, selection.trace.energy), (prompt, selection.trace.query_energy)):
+                totals = left.sum(dim=1)
+                found.append(totals / totals[0])
+    shares = [torch.stack(found).mean(dim=0).tolist() for found in (visual, prompt)]
+    return [
+        {"setting": f"after {step} picks", "picks": step, "visual": v, "prompt": q, "samples": len(visual)}
+        for step, (v, q) in enumerate(zip(*shares, strict=True))
+    ]
+
+
+RUNTIME = (
+    ("prefill_ms", "prefill, ms", 2),
+    ("overhead_ms", "over no update, ms", 2),
+    ("overhead_percent", "%", 1),
+    ("end_to_end_ms", "end to end, ms", 1),
+    ("end_to_end_percent", "over no update, %", 1),
+)
+ENERGY = (("visual", "visual energy left", 4), ("prompt", "prompt energy left", 4))

@@ -1,0 +1,101 @@
+"""Pictures and clips from files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from PIL import Image
+
+VIDEOS = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ogv", ".wmv", ".flv")
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Some frames of a video, uint8 [T, height, width, 3], and what was taken of what."""
+
+    frames: np.ndarray[Any, Any]
+    numbers: list[int]  # of each frame in the file
+    total: int  # frames in the file
+    fps: float  # of the file
+
+    def __str__(self) -> str:
+        return (
+            f"{len(self.numbers)} of {self.total} frames, evenly spaced, of a video at {self.fps:.4g} frames a second"
+        )
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """As the video processors of transformers take it."""
+        _, height, width, _ = self.frames.shape
+        return {
+            "total_num_frames": self.total,
+            "fps": self.fps,
+            "duration": self.total / self.fps,
+            "frames_indices": self.numbers,
+            "height": height,
+            "width": width,
+        }
+
+
+def load(path: str | Path, frames: int = 8) -> Image.Image | Clip:
+    """A picture, upright and without alpha, or `frames` frames of a video (by the file's name)."""
+    file = Path(path)
+    if "://" in str(path):
+        raise ValueError(f"IMAGE must be a file on this machine, got the address {str(path)!r}: download it first")
+    if not file.is_file():
+        raise ValueError(f"IMAGE must be a file, got {str(path)!r}, which is not one")
+    return read_clip(file, frames) if file.suffix.lower() in VIDEOS else read_picture(file)
+
+
+def read_picture(file: Path) -> Image.Image:
+    """RGB, turned as its EXIF data say; what is transparent becomes white."""
+    from PIL import Image, ImageOps, UnidentifiedImageError
+
+    try:
+        with Image.open(file) as opened:
+            picture = ImageOps.exif_transpose(opened)
+            if picture.has_transparency_data:
+                picture = picture.convert("RGBA")
+                white = Image.new("RGBA", picture.size, "white")
+                picture = Image.alpha_composite(white, picture)
+            if picture.mode.startswith("I;16"):  # 16 bits a pixel: keep the upper eight
+                picture = picture.point(lambda value: value / 256).convert("L")
+            return picture.convert("RGB")
+    except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
+        raise ValueError(f"IMAGE must be a picture or a video, got {str(file)!r}: {_line(error)}") from None
+
+
+def read_clip(file: Path, frames: int) -> Clip:
+    """Frames from the middles of equal stretches of the video, in order."""
+    if frames < 1:
+        raise ValueError(f"--frames must be at least 1, got {frames}")
+    try:
+        import av
+    except ImportError:
+        raise ValueError(f"videos need PyAV (pip install 'divevlm[video]'), got {str(file)!r}") from None
+    import numpy as np
+
+    try:
+        with av.open(str(file)) as container:
+            total = sum(1 for packet in container.demux(video=0) if packet.size)
+        wanted = {int((i + 0.5) * total / frames) for i in range(frames)} if total > frames else set(range(total))
+        found: dict[int, Any] = {}
+        with av.open(str(file)) as container:
+            rate = float(container.streams.video[0].average_rate or 1)
+            for number, frame in enumerate(container.decode(video=0)):
+                if number in wanted:
+                    upright = np.rot90(frame.to_ndarray(format="rgb24"), getattr(frame, "rotation", 0) // 90)
+                    found[number] = np.ascontiguousarray(upright)
+    except (av.error.FFmpegError, IndexError, OSError) as error:
+        raise ValueError(f"IMAGE must be a picture or a video, got {str(file)!r}: {_line(error)}") from None
+    if not found:
+        raise ValueError(f"IMAGE must be a video with at least one frame, got {str(file)!r}")
+    return Clip(np.stack(list(found.values())), list(found), total, rate)
+
+
+def _line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,173 @@
+"""What an explorer page holds, as one JSON-able object. Maps are rounded to bytes: 1/255 of the largest value of each step."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from divevlm import __version__
+from divevlm.core.selection import Trace
+from divevlm.engine.choose import competitors
+from divevlm.engine.report import SampleReport
+from divevlm.methods import Method
+from divevlm.models.base import Layout
+from divevlm.viz.asking import Answer, Asked
+from divevlm.viz.places import Panel
+
+LIMIT = 2_000_000  # characters for all maps of a page
+PICTURES = 600_000  # for all its pictures
+SIDE = 672  # pixels of a picture's longer side, at most
+
+
+def pack(asked: Asked) -> dict[str, Any]:
+    """Everything that the page shows. Settings whose picks are the first picks of another one share its maps."""
+    runs = [answer for answer in asked.answers if answer.report is not None]
+    traced = [answer for answer in runs if _traces(answer)]
+    limit = LIMIT // max(1, len(traced))
+    return {
+        "version": __version__,
+        "question": asked.question,
+        "model": asked.model,
+        "family": asked.family,
+        "visual": asked.visual,
+        "words": asked.words,
+        "panels": [_panel(panel, len(asked.panels)) for panel in asked.panels],
+        "full": next((_told(answer) for answer in asked.answers if answer.report is None), None),
+        "runs": [_told(answer) | {"trace": _whose(answer, traced)} for answer in runs],
+        "traces": [_trace(answer, limit) for answer in traced],
+    }
+
+
+def _traces(answer: Answer) -> bool:
+    return answer.report is not None and any(segment.trace is not None for segment in answer.report.samples[0].segments)
+
+
+def _whose(answer: Answer, traced: Sequence[Answer]) -> int | None:
+    """The number of the trace whose first picks are those of this answer."""
+    assert answer.report is not None
+    mine = [segment.order for segment in answer.report.samples[0].segments]
+    for number, other in enumerate(traced):
+        assert other.report is not None
+        theirs = [segment.order for segment in other.report.samples[0].segments]
+        if _settings(answer) == _settings(other) and all(a == b[: len(a)] for a, b in zip(mine, theirs, strict=True)):
+            return number
+    return None
+
+
+def _settings(answer: Answer) -> tuple[Any, ...]:
+    return (*(getattr(answer.method, name, None) for name in ("name", "lam", "eta", "top_h")),)
+
+
+def _told(answer: Answer) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "label": answer.label,
+        "answer": answer.text,
+        "first_ms": round(1e3 * answer.first_seconds, 1),
+        "token_ms": None if answer.token_seconds is None else round(1e3 * answer.token_seconds, 1),
+    }
+    report = answer.report
+    if report is None or answer.method is None:
+        return told
+    sample = report.samples[0]
+    return told | {
+        "method": answer.method.name,
+        "about": " ".join((answer.method.__doc__ or "").split("\n\n")[0].split()),
+        "keep": len(sample.order),
+        "lam": getattr(answer.method, "lam", None),
+        "eta": getattr(answer.method, "eta", None),
+        "kept": sample.kept,
+        "segments": [{"order": segment.order, "note": segment.note} for segment in sample.segments],
+        "merges": any(segment.merged is not None for segment in sample.segments),
+        "kv_bytes": report.kv_bytes,
+        "kv_bytes_full": report.kv_bytes_full,
+        "selection_ms": round(report.selection_ms, 2),
+    }
+
+
+def _trace(answer: Answer, limit: int) -> list[dict[str, Any] | None]:
+    """One for each group of competing tokens; None where all of them stay."""
+    assert answer.report is not None
+    assert answer.method is not None
+    sample = answer.report.samples[0]
+    groups = candidates(answer.method, sample)
+    share = limit // max(1, len(groups))
+    return [
+        None if segment.trace is None else _maps(segment.trace, tokens, segment.order, share)
+        for segment, tokens in zip(sample.segments, groups, strict=True)
+    ]
+
+
+def candidates(method: Method, sample: SampleReport) -> list[list[int]]:
+    """The tokens of each of the sample's segments: what the columns of a trace stand for."""
+    layout = Layout(torch.zeros(0), sample.visuals)
+    return [tokens.tolist() for tokens, _ in competitors(method, layout)]
+
+
+def _maps(trace: Trace, tokens: list[int], order: list[int], limit: int) -> dict[str, Any]:
+    steps = kept_steps(trace, limit)
+    energy = trace.energy.cpu()
+    return {
+        "tokens": _ranges(tokens),
+        "order": order,
+        "steps": steps,
+        "scores": _bytes(trace.scores.cpu()[steps].clamp_min(0)),
+        "alignment": _bytes(trace.alignment.cpu()[steps]),
+        "energy": _bytes(energy[steps]),
+        "explained": _bytes((energy[:-1] - energy[1:])[steps].clamp_min(0)),
+        "words": _bytes(trace.query_energy.cpu().clamp_min(0).sqrt()),
+    }
+
+
+def kept_steps(trace: Trace, limit: int) -> list[int]:
+    """The steps whose maps go on the page: all, or as many as fit, evenly spaced; one if nothing ever changes."""
+    steps, tokens = trace.scores.shape
+    if bool((trace.energy == trace.energy[0]).all()):
+        return [0]
+    most = max(2, int(limit / (4 * tokens * 4 / 3)))
+    if steps <= most:
+        return list(range(steps))
+    return sorted({round(i * (steps - 1) / (most - 1)) for i in range(most)})
+
+
+def _bytes(values: Tensor) -> dict[str, Any]:
+    """values: [rows, columns], none negative -> base64 of a byte each, and the scale of each row"""
+    scales = values.amax(dim=1) if values.numel() else values.new_zeros(len(values))
+    small = (255 * values / scales.clamp_min(1e-12)[:, None]).round().to(torch.uint8)
+    return {
+        "bytes": base64.b64encode(small.contiguous().numpy().tobytes()).decode(),
+        "scales": [float(f"{scale:.5g}") for scale in scales.tolist()],
+    }
+
+
+def _ranges(tokens: list[int]) -> list[list[int]]:
+    """[3, 4, 5, 9] -> [[3, 3], [9, 1]]"""
+    runs: list[list[int]] = []
+    for token in tokens:
+        if runs and token == sum(runs[-1]):
+            runs[-1][1] += 1
+        else:
+            runs.append([token, 1])
+    return runs
+
+
+def _panel(panel: Panel, among: int) -> dict[str, Any]:
+    picture = panel.picture.convert("RGB")
+    side = SIDE if among == 1 else max(112, int(SIDE / among**0.5))
+    picture.thumbnail((side, side))
+    for quality in (85, 70, 50, 30):
+        file = io.BytesIO()
+        picture.save(file, "JPEG", quality=quality)
+        if file.tell() * 4 / 3 <= PICTURES / among:
+            break
+    return {
+        "label": panel.label,
+        "picture": "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode(),
+        "width": panel.picture.width,
+        "height": panel.picture.height,
+        "grids": [[grid.first, grid.rows, grid.columns, int(grid.newlines), *grid.box] for grid in panel.grids],
+    }

@@ -1,0 +1,240 @@
+"""divevlm run, explore and doctor."""
+
+import json
+import sys
+
+import pytest
+import torch
+
+from divevlm.cli import main
+from divevlm.cli.output import progress, table, write
+from tests.zoo import build, picture
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    entry = build("llava")
+    entry.model.save_pretrained(folder)
+    entry.processor.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def photo(tmp_path_factory):
+    file = tmp_path_factory.mktemp("photo") / "a.png"
+    picture(1, 90, 60).save(file)
+    return str(file)
+
+
+def run(capsys, *arguments):
+    code = main(list(arguments))
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_run_tells_what_each_method_keeps(capsys, model, photo, tmp_path):
+    arguments = ["run", photo, "What is this?", "--model", model, "--keep", "5", "--max-new-tokens", "3"]
+    code, out, _ = run(capsys, *arguments, "--compare", "fastv,random,dive:eta=0.5", "--json")
+    assert code == 0
+    result = json.loads(out)
+    assert (result["family"], result["visual"]) == ("llava", 16)
+    rows = {row["method"]: row for row in result["rows"]}
+    assert list(rows) == ["vanilla", "dive", "fastv", "random", "dive:eta=0.5"]
+    assert rows["vanilla"]["kept"] == 16
+    for name in ("dive", "fastv", "random"):
+        assert rows[name]["kept"] == len(rows[name]["indices"]) == 5
+        assert rows[name]["kv_bytes"] < rows["vanilla"]["kv_bytes"]
+    page, drawn = tmp_path / "page.html", tmp_path / "kept.svg"
+    code, out, _ = run(capsys, *arguments, "--html", str(page), "--png", str(drawn))
+    assert code == 0
+    assert "first token" in out
+    assert f"wrote {page}" in out
+    assert "\x1b" not in out
+    assert "Content-Security-Policy" in page.read_text()
+    assert b"<svg" in drawn.read_bytes()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["kept.svg", "page.html"]
+
+
+def test_run_takes_a_system_prompt_and_several_images(capsys, model, photo):
+    code, out, _ = run(
+        capsys, "run", photo, photo, "Same?", "--model", model, "--keep", "0.25", "--system", "Be brief.", "--json",
+        "--max-new-tokens", "1", "--dtype", "float32", "--device", "cpu", "--attn", "eager",
+    )  # fmt: skip
+    assert code == 0
+    result = json.loads(out)
+    assert result["visual"] == 32
+    assert result["rows"][1]["kept"] == 8
+    assert result["text"] > len("Be brief.")
+
+
+def test_explore_writes_a_page(capsys, model, photo, tmp_path):
+    page = tmp_path / "page.html"
+    code, out, _ = run(
+        capsys, "explore", photo, "What?", "--model", model, "-o", str(page), "--keep", "6,3", "--methods", "dive,random",
+        "--lam", "0", "--eta", "1", "--max-new-tokens", "1", "--json",
+    )  # fmt: skip
+    assert code == 0
+    result = json.loads(out)
+    assert result["bytes"] == page.stat().st_size
+    settings = [row["setting"] for row in result["rows"]]
+    assert settings[1:] == [
+        "dive 6",
+        "dive 6, lam 0",
+        "dive 6, eta 1",
+        "dive 3",
+        "dive 3, lam 0",
+        "dive 3, eta 1",
+        "random 6",
+        "random 3",
+    ]
+
+
+def test_doctor_checks_the_engine(capsys):
+    code, out, _ = run(capsys, "doctor", "--device", "cpu", "--json")
+    assert code == 0
+    result = json.loads(out)
+    assert len(result["rows"]) == 5
+    assert all(row["ok"] for row in result["rows"])
+    assert result["extras"][0]["packages"]["torch"]
+    _, out, _ = run(capsys, "doctor", "--device", "cpu")
+    assert "self-check" in out
+    assert "FAILED" not in out
+
+
+def test_doctor_tells_what_is_wrong(capsys, monkeypatch):
+    monkeypatch.setattr("divevlm.cli.selfcheck._cache", lambda device: False)
+    code, out, err = run(capsys, "doctor", "--device", "cpu")
+    assert code == 2
+    assert "FAILED" in out
+    assert "the self-check failed" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "What is this?"], "IMAGE must come before the question"),
+        (["run", "{nowhere}", "What?"], "IMAGE must be a file, got"),
+        (["run", "https://example.org/a.png", "What?"], "download it first"),
+        (["run", "{photo}", "What?", "--model", "./nowhere"], "--model must be a vision-language model that loads"),
+        (["run", "{photo}", "What?", "--model", "{model}", "--method", "divee"], "did you mean 'dive'?"),
+        (
+            ["run", "{photo}", "What?", "--model", "{model}", "--compare", "dive:speed=2"],
+            "options of dive must be among",
+        ),
+        (["run", "{photo}", "What?", "--model", "{model}", "--keep", "0"], "keep must be a count of at least 1"),
+        (["run", "{photo}", "What?", "--model", "{model}", "--max-new-tokens", "0"], "must be at least 1, got 0"),
+        (["run", "{photo}", "What?", "--model", "{model}", "--device", "tpu7"], "--device must be one that is there"),
+        (["run", "{photo}", "What?", "--model", "{model}", "--keep", "5", "--html", "/no/where/a.html"], "/no/where"),
+        (["run", "{photo}", "What?", "--model", "{model}", "--keep", "5", "--png", "kept.bmp"], ".png or .svg"),
+        (
+            ["explore", "{photo}", "What?", "--model", "{model}", "--keep", "x"],
+            "--keep must be values joined by commas",
+        ),
+        (["doctor", "--device", "tpu"], "--device must be one of cpu"),
+    ],
+)
+def test_errors_are_one_line(capsys, model, photo, arguments, message):
+    code, _, err = run(capsys, *(a.format(model=model, photo=photo, nowhere="nowhere.png") for a in arguments))
+    assert code == 2
+    assert message in err
+    assert err.strip().count("\n") == 0
+
+
+def test_a_write_that_is_interrupted_leaves_what_was_there(tmp_path, monkeypatch):
+    file = tmp_path / "page.html"
+    file.write_text("before")
+
+    def interrupted(self, target):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pathlib.Path.replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write(file, "after")
+    assert file.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+class Terminal:
+    def isatty(self):
+        return True
+
+
+def test_tables_are_rich_on_a_terminal_only(monkeypatch):
+    plain = table(["a", "b"], [["one", "2"]])
+    assert plain == "a    b\n---  -\none  2"
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("divevlm.cli.output.find_spec", lambda name: None)  # no rich
+    assert table(["a", "b"], [["one", "2"]]) == plain
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with progress("work") as tick:
+        tick("more")
+
+
+def test_a_rich_table_shows_brackets_as_they_are(monkeypatch):
+    import io
+
+    class Screen(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr(sys, "stdout", Screen())
+    monkeypatch.setenv("TERM", "xterm")
+    drawn = table(["method", "answer"], [["dive", "[bold]no[/bold]"]])
+    assert "[bold]no[/bold]" in drawn
+    assert drawn != "method           answer\n------  ---------------\ndive    [bold]no[/bold]"
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ModuleNotFoundError("No module named 'PIL'", name="PIL"), "this needs PIL; `divevlm doctor` tells"),
+        (torch.OutOfMemoryError("out of memory\nand more"), "out of memory and more"),
+    ],
+)
+def test_what_is_missing_is_one_line(capsys, monkeypatch, error, message):
+    def fail(options):
+        raise error
+
+    monkeypatch.setattr("divevlm.cli.doctor.run", fail)
+    code, _, err = run(capsys, "doctor")
+    assert code == 2
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_help_has_examples(capsys):
+    for command in ([], ["run"], ["explore"], ["doctor"]):
+        with pytest.raises(SystemExit):
+            main([*command, "--help"])
+        assert "example" in capsys.readouterr().out
+
+
+def test_a_video_is_sampled_and_said_so(capsys, monkeypatch, tmp_path):
+    from tests.viz.test_media import write_video
+
+    write_video(tmp_path / "a.mp4", 12)
+    entry = build("llava_onevision")  # its processor can't be loaded from a folder without torchvision
+    monkeypatch.setattr("divevlm.cli.run.load_model", lambda options: (entry.model, entry.processor, "zoo"))
+    code, out, err = run(
+        capsys,
+        "run",
+        str(tmp_path / "a.mp4"),
+        "What moves?",
+        "--frames",
+        "3",
+        "--keep",
+        "4",
+        "--max-new-tokens",
+        "1",
+        "--json",
+    )
+    assert code == 0
+    assert "3 of 12 frames, evenly spaced, of a video at 10 frames a second" in err
+    assert json.loads(out)["visual"] == 3 * 9 + 1
+    entry = build("llava")
+    monkeypatch.setattr("divevlm.cli.run.load_model", lambda options: (entry.model, entry.processor, "zoo"))
+    code, _, err = run(capsys, "run", str(tmp_path / "a.mp4"), "What moves?", "--keep", "4")
+    assert code == 2
+    assert "takes no videos" in err

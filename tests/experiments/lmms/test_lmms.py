@@ -1,0 +1,227 @@
+"""lmms-eval drives our models; runs in an environment of its own (`make test-eval`)."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("lmms_eval")
+
+import numpy as np
+from lmms_eval.models import get_model, list_available_models
+
+from divevlm.experiments.analyses import analyze
+from divevlm.experiments.answering import Answerer
+from divevlm.experiments.journal import read
+from divevlm.experiments.lmms_model import Chat, Simple
+from divevlm.experiments.lmms_tasks import write
+from divevlm.experiments.recipe import recipe
+from divevlm.experiments.reproduce import Order, reproduce
+from divevlm.experiments.runner import Run, evaluate
+from divevlm.experiments.settings import Setting
+
+from ...zoo import FAMILIES, VIDEO_FAMILIES, build, clip, picture
+
+SITE = Path(__file__).parent / "site"
+TASKS = "divevlm_existence,divevlm_reading"
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tasks")
+    write(folder, limit=3)
+    return folder
+
+
+def shell(*arguments, **environment):
+    own = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SITE), "HF_DATASETS_OFFLINE": "1", **environment}
+    return subprocess.run([sys.executable, *map(str, arguments)], env=own, capture_output=True, text=True)
+
+
+def evaluated(micro, suite, out, **more):
+    run = Run(micro, ("dive",), (24,), out, tuple(TASKS.split(",")), batch=2, include=suite, **more)
+    return evaluate(run)
+
+
+def predictions(folder, method="dive"):
+    found = {}
+    for path in folder.glob("samples*.jsonl"):
+        for record in read(path):
+            if record["method"] == method:
+                assert (record["task"], record["sample"]) not in found
+                found[record["task"], record["sample"]] = record["prediction"]
+    return found
+
+
+def test_the_entry_point_registers_both_kinds():
+    assert "divevlm" in list_available_models()
+    assert get_model("divevlm") is Chat
+    assert get_model("divevlm", force_simple=True) is Simple
+
+
+@pytest.fixture(scope="module")
+def whole(micro, suite, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    return folder, evaluated(micro, suite, folder)
+
+
+def test_divevlm_eval_sweeps_lmms_tasks_and_goes_on_after_a_kill(micro, suite, whole, tmp_path):
+    folder, result = whole
+    assert set(result["benchmarks"]) == {"vanilla", "dive 24"}
+    scores = result["benchmarks"]["dive 24"]["tasks"]
+    assert set(scores) == set(TASKS.split(","))
+    assert 0 <= scores["divevlm_reading"]["exact_match"] <= 1
+    assert len(predictions(folder)) == len(predictions(folder, "vanilla")) == 6
+    text = (folder / "samples.jsonl").read_text()
+    cut = text.index("\n", len(text) // 2) - 5  # in the middle of a line, half-way
+    (tmp_path / "samples.jsonl").write_text(text[:cut])
+    (tmp_path / "run.json").write_text((folder / "run.json").read_text())
+    again = evaluated(micro, suite, tmp_path)
+    assert again["benchmarks"] == result["benchmarks"]
+    assert predictions(tmp_path) == predictions(folder)
+    assert (tmp_path / "samples.jsonl").read_text().startswith(text[: cut - 200].rsplit("\n", 1)[0])
+
+
+def test_plain_prompts_of_one_turn_say_the_same(micro, suite, whole, tmp_path):
+    evaluated(micro, suite, tmp_path, simple=True)
+    assert predictions(tmp_path) == predictions(whole[0])  # the embedded questions are one turn anyway
+
+
+def test_two_processes_give_the_same_samples(micro, suite, whole, tmp_path):
+    done = shell("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29547", "-m", "divevlm.cli", "eval",
+                 "--model", micro, "--method", "dive", "--keep", "24", "--tasks", TASKS, "--batch-size", "2",
+                 "--include-path", suite, "--out", tmp_path)  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert predictions(tmp_path) == predictions(whole[0])
+    assert json.loads((tmp_path / "results.json").read_text())["benchmarks"] == whole[1]["benchmarks"]
+
+
+def lmms(micro, suite, tasks, *more):
+    arguments = f"pretrained={micro},method=dive,keep=24,device=cpu,batch_size=2"
+    return shell("-m", "lmms_eval", "--model", "divevlm", "--model_args", arguments, "--include_path", suite,
+                 "--tasks", tasks, "--batch_size", "2", "--device", "cpu", *more)  # fmt: skip
+
+
+def test_the_stock_command_runs_with_device_told_twice(micro, suite, whole, tmp_path):
+    done = lmms(micro, suite, TASKS, "--log_samples", "--output_path", tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    said = {}
+    for path in tmp_path.rglob("*samples*.jsonl"):
+        task = next(task for task in TASKS.split(",") if task in path.name)
+        for line in path.read_text().splitlines():
+            record = json.loads(line)
+            answer = record["filtered_resps"]
+            said[task, str(record["doc_id"])] = answer if isinstance(answer, str) else answer[0]
+    assert said == predictions(whole[0])
+
+
+@pytest.mark.parametrize("more", [[], ["--force_simple"]], ids=["chat", "simple"])
+def test_a_failed_sample_fails_the_stock_command(micro, suite, tmp_path, more):
+    write(tmp_path, limit=1)
+    row = json.loads((tmp_path / "reading.jsonl").read_text())
+    del row["seed"]  # nothing to draw
+    (tmp_path / "reading.jsonl").write_text(json.dumps(row) + "\n")
+    done = lmms(micro, tmp_path, "divevlm_reading", *more)
+    assert done.returncode == 1
+    assert "divevlm: " in done.stderr
+    assert "failed: KeyError: 'seed'" in done.stderr
+
+
+def test_analyses_take_lmms_tasks(micro, suite, tmp_path):
+    result = analyze(
+        "ablation", Run(micro, ("dive",), (24,), tmp_path, tuple(TASKS.split(",")), batch=2, include=suite)
+    )
+    (vanilla, dive) = result["rows"]
+    assert vanilla["n"] == dive["n"] == {"divevlm_existence": 3, "divevlm_reading": 3}
+    assert dive["likelihood"] < 0
+    assert 0 < dive["redundancy"] <= 1
+
+
+def test_efficiency_and_tables_at_full_scale(micro, suite, tmp_path, monkeypatch):
+    """The paper's columns, with local tasks in place of the benchmarks."""
+    stand_in = {"task": "divevlm_existence", "metrics": ["exact_match"], "factor": 100}
+    for module in ("recipe", "measured", "reproduce", "efficiency"):
+        monkeypatch.setattr(
+            f"divevlm.experiments.{module}.benchmarks", lambda: dict.fromkeys(recipe("table1").columns, stand_in)
+        )
+    monkeypatch.setattr("divevlm.experiments.reproduce.Run", partial(Run, include=suite))
+    order = Order("full", tmp_path / "five", micro, limit=2)
+    result, (head, lines) = reproduce("table5", order)
+    assert [row["printed_as"] for row in result["rows"]] == ["Vanilla", "VisionZip", "PruneSID", "SparseVLM", "DIVE"]
+    assert all(row["total"] >= row["prefill_total"] > 0 for row in result["rows"])
+    result, (head, lines) = reproduce("table6", replace(order, out=tmp_path / "six"))
+    assert head[6:8] == ["GQA printed", "GQA"]
+    assert [line[0] for line in lines] == ["Vanilla", "w/o L-G", "w/o V-C", "No update", "DIVE"]
+    assert lines[0][6] == "61.9"
+
+
+def requests(kind, media, text="what is this ?"):
+    """As lmms-eval hands them over."""
+    options = {"max_new_tokens": 3, "temperature": 0}
+    for number in range(len(media)):
+        content = [{"type": "video" if isinstance(one, str) else "image", "url": one} for one in media[number]]
+        turn = [{"role": "user", "content": [*content, {"type": "text", "text": text}]}]
+        if kind is Simple:
+            arguments = (text, dict(options), lambda shown: shown, number, "see", "test")
+        else:
+            arguments = (text, lambda shown, turn=turn: turn, dict(options), number, "see", "test")
+        yield SimpleNamespace(args=arguments)
+
+
+@pytest.mark.parametrize("kind", [Simple, Chat])
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name != "llava_576"])
+def test_every_family_answers_batches(name, kind):
+    entry = build(name)
+    media = [[picture(0, 112, 84)], [picture(1, 84, 140)], [picture(2, 112, 112)]]
+    answers = []
+    for batch in (2, 1):
+        lm = kind.around(Answerer(entry.model, entry.processor, shared=False), Setting("dive", 6), batch)
+        lm.task_dict = {"see": {"test": media}}
+        answers.append(lm.generate_until(list(requests(kind, media))))
+    assert answers[0] == answers[1]
+    assert all(answers[0])
+
+
+@pytest.fixture(scope="module")
+def video(tmp_path_factory):
+    import av
+
+    file = tmp_path_factory.mktemp("video") / "moving.mp4"
+    with av.open(str(file), "w") as container:
+        stream = container.add_stream("mpeg4", rate=4)
+        stream.width, stream.height, stream.pix_fmt = 112, 112, "yuv420p"
+        for pixels in clip(0, 8, 112, 112):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format="rgb24")))
+        container.mux(stream.encode())
+    return str(file)
+
+
+@pytest.mark.parametrize("kind", [Simple, Chat])
+@pytest.mark.parametrize("name", VIDEO_FAMILIES)
+def test_videos(name, kind, video):
+    entry = build(name)
+    lm = kind.around(Answerer(entry.model, entry.processor, shared=False), Setting("dive", 0.25), 2)
+    lm.max_frames = 4
+    lm.task_dict = {"see": {"test": [[video], [video]]}}
+    one, two = lm.generate_until(list(requests(kind, [[video], [video]])))
+    assert one == two != ""
+
+
+def test_ray_gives_what_one_process_gives(micro, tmp_path):
+    pytest.importorskip("ray")
+    same = {"tasks": ("existence", "reading"), "limit": 3, "batch": 2, "new_tokens": 4}
+    one = evaluate(Run(micro, ("dive",), (24,), tmp_path / "one", **same))
+    limits = ["--limit", "3", "--batch-size", "2", "--new-tokens", "4"]
+    done = shell("-m", "divevlm.cli", "eval", "--model", micro, "--method", "dive", "--keep", "24", *limits,
+                 "--tasks", "existence,reading", "--engine", "ray", "--workers", "2", "--out", tmp_path / "two",
+                 RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0")  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert predictions(tmp_path / "two") == predictions(tmp_path / "one")
+    rows = json.loads((tmp_path / "two" / "results.json").read_text())["rows"]
+    assert [row["scores"] for row in rows] == [row["scores"] for row in one["rows"]]

@@ -1,0 +1,124 @@
+"""Answers of a batch, with shared blocks, are those of single plain runs."""
+
+import pytest
+import torch
+
+from divevlm import prune
+from divevlm.core.metrics import redundancy
+from divevlm.experiments.answering import Answerer
+from divevlm.experiments.settings import Setting, grid, parse
+from divevlm.experiments.tasks import f1, items, right
+from divevlm.experiments.watched import watched
+from divevlm.methods import METHODS, method_of
+from divevlm.methods.base import Signals
+
+SETTINGS = [
+    Setting("vanilla", 0),
+    Setting("dive", 24),
+    Setting("fastv", 48),
+    Setting("visionzip", 24),
+    Setting("tome", 64),
+]
+
+
+def plain(model, processor, item, setting):
+    """One question by itself: the answer that generate() gives and the log-likelihood of the gold one."""
+    turn = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": item.text}]}]
+    text = processor.apply_chat_template(turn, add_generation_prompt=True, tokenize=False)
+    asked = processor(text=text, images=item.draw(), return_tensors="pt")
+    gold = [*processor.tokenizer(item.gold, add_special_tokens=False)["input_ids"], processor.tokenizer.eos_token_id]
+    ids = torch.cat([asked["input_ids"], torch.tensor([gold])], dim=1)
+    labels = torch.where(torch.arange(ids.shape[1]) < ids.shape[1] - len(gold), -100, ids)
+    method = setting.ready(model)
+    with torch.inference_mode():
+        if method is None:
+            made = model.generate(**asked, max_new_tokens=6, do_sample=False)
+            logits = model(input_ids=ids, pixel_values=asked["pixel_values"], labels=labels).logits
+        else:
+            with prune(model, method):
+                made = model.generate(**asked, max_new_tokens=6, do_sample=False)
+            with prune(model, method):
+                logits = model(input_ids=ids, pixel_values=asked["pixel_values"], labels=labels).logits
+    said = processor.decode(made[0, asked["input_ids"].shape[1] :], skip_special_tokens=True).strip()
+    logs = logits[0, -len(gold) - 1 : -1].log_softmax(-1)
+    return said, float(logs[range(len(gold)), gold].sum())
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "separate"])
+def test_a_batch_gives_what_single_runs_give(answerer, shared):
+    model, processor = answerer.model, answerer.processor
+    some = items(["existence", "reading"], 2)
+    several = Answerer(model, processor, shared)
+    for setting in SETTINGS:
+        method = setting.ready(model)
+        made, forced = several.generate(some, method, 6), several.forced(some, method)
+        for item, one, other in zip(some, made, forced, strict=True):
+            said, likelihood = plain(model, processor, item, setting)
+            assert one.prediction == said
+            assert one.score == right(said, item.gold)
+            assert other.likelihood == pytest.approx(likelihood, abs=2e-3)
+            assert one.kept == other.kept == (setting.keep or None)
+    assert not any("forward" in vars(module) for module in model.modules())
+
+
+def test_redundancy_is_that_of_the_states_at_the_cut(answerer):
+    (one,) = answerer.forced(items(["existence"], 1), method_of("dive", 8, {}))
+    assert 0 < one.redundancy <= 1
+    method = watched(method_of("dive", 3, {}))
+    x, q = torch.randn(20, 4), torch.randn(2, 4)
+    signals = Signals(x, q, torch.zeros(20, 3), method.budget)
+    (found,) = method.select([signals], [3])
+    assert found.order.tolist() == method_of("dive", 3, {}).select([signals], [3])[0].order.tolist()
+    assert method.redundancy(0, 1) == pytest.approx(redundancy(x, found.order))
+    assert method.redundancy(0, 2) is None  # groups are not samples
+
+
+def test_clips_are_asked_about():
+    some = items(["motion", "order"], 2)
+    assert [item.task for item in some].count("order") == 2
+    assert some[0].draw()[0].frames.shape == (8, 168, 168, 3)
+    assert some[0].text == "What moved?"
+
+
+def test_items_are_the_first_of_each_task():
+    few, more = items(["embedded"], 2), items(["counting", "embedded"], 3)
+    assert [sum(item.task == task for item in few) for task in {item.task for item in few}] == [2] * 8
+    assert {item.sample for item in few} < {item.sample for item in more}
+    assert few[0].draw()[0].size == (336, 336)
+    with pytest.raises(ValueError, match="tasks must be among embedded, existence, .* got 'tasting'"):
+        items(["tasting"], 1)
+    with pytest.raises(ValueError, match="limit must be at least 1, got 0"):
+        items(["counting"], 0)
+
+
+def test_settings_are_read_and_vanilla_stands_first_once(answerer):
+    assert [str(s) for s in grid(["vanilla", "dive:eta=0.5", "dive:eta=0.5"], [8, 0.25])] == [
+        "vanilla",
+        "dive:eta=0.5 8",
+        "dive:eta=0.5 0.25",
+    ]
+    assert parse("pdrop:match=layer-mean:faithful=True") == ("pdrop", {"match": "layer-mean", "faithful": True})
+    assert Setting("dive:eta=0.5:layer=1", 8).ready(answerer.model).layer == 1
+    with pytest.raises(ValueError, match="did you mean 'dive'"):
+        grid(["dvie"], [8])
+    with pytest.raises(ValueError, match="method must be NAME or NAME:option=value"):
+        parse("dive:eta")
+
+
+def test_a_mean_budget_is_matched_by_keeping_fewer(answerer):
+    kept = Setting("fastv:match=layer-mean", 300).ready(answerer.model).keep
+    assert (2 * 576 + 3 * kept) / 5 == pytest.approx(300, abs=1)
+    share = Setting("fastv:match=layer-mean", 0.5).ready(answerer.model).keep
+    assert (2 + 3 * share) / 5 == pytest.approx(0.5)
+    assert Setting("sparsevlm:match=layer-mean", 300).ready(answerer.model).match == "layer-mean"
+    with pytest.raises(ValueError, match="keep must be above 0.400 with match=layer-mean, got 0.2"):
+        Setting("fastv:match=layer-mean", 0.2).ready(answerer.model)
+    with pytest.raises(ValueError, match="match must be 'final' or 'layer-mean', got 'mean'"):
+        Setting("fastv:match=mean", 64).ready(answerer.model)
+
+
+def test_answers_are_compared_by_their_words():
+    assert right(" Red Circle.", "red circle")
+    assert not right("red", "red circle")
+    assert f1(["yes", "yes", "no", "no"], ["yes", "no", "yes", "no"]) == 50
+    assert len(METHODS) >= 20

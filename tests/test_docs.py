@@ -1,0 +1,37 @@
+"""What the documents say is so."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import divevlm
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    links = re.findall(r"\]\(([^)#\s]+)\)", page.read_text())
+    missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
+    assert missing == []
+
+
+def test_budgets_print_what_the_page_says():
+    shown = re.findall(r"print\((divevlm\.Budget\(.*?\))\)\s+# (.*)", (ROOT / "docs/budgets.md").read_text())
+    assert len(shown) == 3
+    for code, text in shown:
+        assert str(eval(code, {"divevlm": divevlm})) == text
+
+
+def test_the_method_that_is_explained_is_the_one_that_runs():
+    explained = (ROOT / "docs/add-a-method.md").read_text().split("```python\n")[1].split("```")[0]
+    assert explained.strip() in (ROOT / "examples/own_method.py").read_text()
+
+
+def test_commands_that_the_readme_names_exist():
+    from divevlm.cli import COMMANDS
+
+    named = set(re.findall(r"`?divevlm ([a-z]+)\b", (ROOT / "README.md").read_text())) - {"is"}
+    assert named <= set(COMMANDS)

@@ -1,0 +1,88 @@
+"""The model in the package: it loads by plain transformers, is small, answers, and is scored as it answers."""
+
+import json
+
+import pytest
+import torch
+from transformers import AutoModelForImageTextToText, AutoProcessor, pipeline
+
+from divevlm import prune
+from divevlm.methods import method_of
+from divevlm.tiny import available, load, questions
+from divevlm.tiny.answers import answer, chunks, look, prompt, vanilla
+from divevlm.tiny.shipped import MODELS
+
+FLOOR = 0.5  # of 48 validation questions; far above blind guessing, well below what the model card states
+
+pytestmark = pytest.mark.skipif("llava" not in available(), reason="the weights are not there")
+
+
+@pytest.fixture(scope="module")
+def model_and_processor():
+    return load("llava")
+
+
+@pytest.fixture(scope="module")
+def samples():
+    return questions("validation", 48)
+
+
+def test_it_loads_by_plain_from_pretrained_in_float32():
+    model = AutoModelForImageTextToText.from_pretrained(MODELS / "llava")
+    assert model.dtype == torch.float32
+    assert type(model).__name__ == "LlavaForConditionalGeneration"
+    assert AutoProcessor.from_pretrained(MODELS / "llava").tokenizer.unk_token == "<unk>"
+
+
+def test_it_keeps_to_its_limits(model_and_processor):
+    model, _ = model_and_processor
+    text = model.config.text_config
+    assert sum(parameter.numel() for parameter in model.parameters()) <= 12_000_000
+    assert (MODELS / "llava" / "model.safetensors").stat().st_size <= 25_000_000
+    assert text.num_hidden_layers >= 8
+    assert text.hidden_size >= 256
+    assert model.config.vision_feature_layer == -2
+
+
+def test_no_training_head_is_shipped_and_no_path_of_a_machine():
+    words = " ".join(path.read_text() for path in (MODELS / "llava").glob("*.json"))
+    assert "/work" not in words
+    assert "_name_or_path" not in json.loads((MODELS / "llava" / "config.json").read_text())
+
+
+def test_it_answers_most_questions_and_the_suite_scores_what_generate_says(model_and_processor, samples):
+    model, processor = model_and_processor
+    right = []
+    for chunk in chunks(samples, processor, scenes=4):
+        look(model, chunk)
+        right += [one.right for one in vanilla(model, chunk)[0]]
+    assert sum(right) >= FLOOR * len(samples)
+    for sample, expected in list(zip(samples, right, strict=True))[:6]:
+        inputs = processor(images=sample.image, text=prompt(processor, sample.text), return_tensors="pt")
+        made = model.generate(**inputs, max_new_tokens=4, do_sample=False)[0, inputs["input_ids"].shape[1] :]
+        assert (processor.decode(made, skip_special_tokens=True).strip() == sample.answer) == expected
+
+
+def test_pruned_answers_are_scored_as_generate_gives_them(model_and_processor, samples):
+    model, processor = model_and_processor
+    (chunk,) = chunks(samples[:4], processor, scenes=4)
+    look(model, chunk)
+    method = method_of("dive", 32, {})
+    for sample, found in zip(samples[:4], answer(model, chunk, method), strict=True):
+        inputs = processor(images=sample.image, text=prompt(processor, sample.text), return_tensors="pt")
+        with prune(model, method) as session:
+            made = model.generate(**inputs, max_new_tokens=4, do_sample=False)[0, inputs["input_ids"].shape[1] :]
+            assert session.report.samples[0].kept == found.kept
+        assert (processor.decode(made, skip_special_tokens=True).strip() == sample.answer) == found.right
+
+
+def test_it_works_in_a_pipeline(samples):
+    ask = pipeline("image-text-to-text", model=str(MODELS / "llava"))
+    content = [{"type": "image", "image": samples[0].image}, {"type": "text", "text": samples[0].text}]
+    (made,) = ask(text=[{"role": "user", "content": content}], max_new_tokens=4, return_full_text=False)
+    assert made["generated_text"].strip()
+
+
+def test_an_unknown_model_is_refused():
+    with pytest.raises(ValueError, match="name must be one of .*, got 'gpt'"):
+        load("gpt")

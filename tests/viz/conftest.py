@@ -1,0 +1,101 @@
+"""A real browser for the explorer page, and pages to open in it."""
+
+import os
+import shutil
+
+import pytest
+
+from divevlm.viz.asking import ask
+from divevlm.viz.explorer import page, settings
+from divevlm.viz.media import Clip
+from tests.zoo import build, clip, picture
+
+# Chromium as root, and nothing that it wants to look up by itself
+FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync")  # fmt: skip
+EVIL = "</script><script>document.title = 'owned'</script><img src=x onerror=\"document.title='owned'\"><!-- & what?"
+
+
+@pytest.fixture(scope="session")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    found = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    if not found:
+        pytest.fail("the page tests need Chromium: `make browser` installs it, or CHROMIUM=/path/to/it names one")
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=found, args=list(FLAGS))
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="session")
+def asked_image():
+    """576 tokens, DIVE at 64 and 16 with other lambdas and etas, frozen scores, two methods without steps."""
+    entry = build("llava_576")
+    runs = settings(["dive", "dive-no-update", "random", "visionzip"], [64, 16], [0.0, 1.5], [0.8, 1.0])
+    shown = [picture(3, 300, 200)]
+    return ask(entry.model, entry.processor, "What is this?", shown, [("all", None), *runs], max_new_tokens=2)
+
+
+@pytest.fixture(scope="session")
+def image_page(asked_image, tmp_path_factory):
+    path = tmp_path_factory.mktemp("image") / "page.html"
+    path.write_text(page(asked_image), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def video_page(tmp_path_factory):
+    """Eight frames, and a question that tries to break out."""
+    entry = build("llava_onevision")
+    shown = [Clip(clip(3, 8, 160, 90), list(range(8)), 8, 2.0)]
+    asked = ask(
+        entry.model,
+        entry.processor,
+        EVIL,
+        shown,
+        [("all", None), *settings(["dive"], [12])],
+        max_new_tokens=2,
+        name=EVIL,
+    )
+    path = tmp_path_factory.mktemp("video") / "page.html"
+    path.write_text(page(asked), encoding="utf-8")
+    return path
+
+
+class Opened:
+    """A page in the browser; what it complains about and asks the outside for is noted."""
+
+    def __init__(self, browser, path, **context):
+        self.context = browser.new_context(**context)
+        self.page = self.context.new_page()
+        self.problems, self.requests = [], []
+        self.page.on("console", lambda message: self.problems.append(message.text))
+        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(path.as_uri())
+        self.page.wait_for_selector("body[data-ready]")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.context.close()
+
+    def pixels(self, selector="#stage-a canvas"):
+        return self.page.eval_on_selector(selector, "canvas => canvas.toDataURL()")
+
+    def step(self, number):
+        self.page.locator("#step").fill(str(number))
+
+    def text(self, selector):
+        return self.page.locator(selector).inner_text()
+
+
+@pytest.fixture
+def opened(browser):
+    def open_page(path, **context):
+        return Opened(browser, path, **context)
+
+    return open_page
