@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from divevlm import DIVE
 from divevlm.experiments.consistency import misfits
 from divevlm.experiments.recipe import benchmarks, names, recipe
 from divevlm.experiments.settings import parse
@@ -154,6 +155,20 @@ def test_recipes_can_be_run(name):
         assert set(of.settings["embedded"]["keep"]) == {str(budget) for budget in of.budgets}
     if of.kind == "scores":
         assert set(of.columns) <= set(benchmarks())
+
+
+def test_the_papers_settings_are_the_defaults():
+    for name in names():
+        given = recipe(name).settings.get("dive", {"lam": 1.5})
+        assert all(getattr(DIVE(keep=1), key) == value for key, value in given.items() if key != "layer")
+        assert given.get("layer", 2) == family_layer()
+
+
+def family_layer():
+    from divevlm.models import FAMILIES
+
+    (layer,) = {FAMILIES.get(name).default_layer for name in ("llava", "llava_next", "llava_onevision", "qwen2_vl")}
+    return layer
 
 
 def test_speed_ups_of_table_5_follow_from_its_times():
