@@ -7,6 +7,8 @@ import torch
 from transformers import AutoModelForImageTextToText, AutoProcessor, pipeline
 
 from divevlm import prune
+from divevlm.bench.accuracy_table import tables
+from divevlm.cli import main
 from divevlm.methods import method_of
 from divevlm.tiny import available, load, questions
 from divevlm.tiny.answers import answer, chunks, look, prompt, vanilla
@@ -86,3 +88,32 @@ def test_it_works_in_a_pipeline(samples):
 def test_an_unknown_model_is_refused():
     with pytest.raises(ValueError, match="name must be one of .*, got 'gpt'"):
         load("gpt")
+
+
+def test_bench_accuracy_prints_one_object_and_draws(capsys, tmp_path):
+    main(
+        [
+            "bench",
+            "accuracy",
+            "--methods",
+            "dive",
+            "--keep",
+            "16",
+            "--n",
+            "4",
+            "--json",
+            "--plot",
+            str(tmp_path / "a.png"),
+        ]
+    )
+    made = json.loads(capsys.readouterr().out)
+    assert [row["method"] for row in made["rows"]] == ["vanilla", "blind", "dive", "random", "grid"]
+    assert all(0 <= row["accuracy"] <= 100 for row in made["rows"])
+    assert made["rows"][2]["hit_rate"] is not None
+    assert (tmp_path / "a.png").stat().st_size > 1000
+    assert "minus full" in tables(made)
+
+
+def test_bench_accuracy_refuses_budgets_that_are_no_counts(capsys):
+    assert main(["bench", "accuracy", "--keep", "0"]) == 2
+    assert "--keep must be counts from 1 to 576, got '0'" in capsys.readouterr().err

@@ -14,6 +14,7 @@ from divevlm.engine import prune
 KEEP, LAYER, VISUAL, IMAGE = 5, 2, 36, 99
 
 
+@torch.no_grad()
 def checks(device: str) -> list[dict[str, Any]]:
     """One row a promise: kept or not, and how long it took to see."""
     found = []
@@ -98,7 +99,6 @@ def _model(device: str) -> tuple[Any, dict[str, Any]]:
     if device not in _MADE:
         from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
 
-        torch.set_grad_enabled(False)
         small: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4}
         config = LlavaConfig(
             vision_config=CLIPVisionConfig(image_size=42, patch_size=7, num_hidden_layers=2, **small),
