@@ -5,7 +5,7 @@ from divevlm.methods import method_of
 from divevlm.viz import ask
 
 model, processor = tiny.load("llava")
-sample = tiny.questions("test", 3)[2]
+sample = tiny.questions("validation", 3)[2]
 methods = [(name, method_of(name, 32, {})) for name in ("dive", "fastv", "visionzip", "random")]
 asked = ask(model, processor, sample.text, [sample.image], [("all tokens", None), *methods], max_new_tokens=6)
 

@@ -25,7 +25,7 @@ class Middle(Each):
 
 
 model, processor = tiny.load("llava")
-sample = tiny.questions("test", 1)[0]
+sample = tiny.questions("validation", 1)[0]
 text = processor.apply_chat_template(
     [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": sample.text}]}],
     add_generation_prompt=True,

@@ -1,7 +1,7 @@
 """The pictures of the README, from the embedded model: python examples/pictures.py [FOLDER]
 
-The questions are the first three of the test split that DIVE answers with 16 tokens and frozen scores don't (fewer, if there
-are fewer among the first 60); they show a difference, they don't measure it.
+The questions are the first three of the validation split that DIVE answers with 16 tokens and frozen scores don't (fewer,
+if there are fewer among the first 60); they show a difference, they don't measure it.
 """
 
 import sys
@@ -17,7 +17,7 @@ folder.mkdir(parents=True, exist_ok=True)
 model, processor = tiny.load("llava")
 
 rows, seen = [], set()
-for sample in tiny.questions("test", tries):
+for sample in tiny.questions("validation", tries):
     if sample.scene.seed in seen or len(rows) == 3:  # one question a scene
         continue
     runs = [(name, method_of(name, 16, {"trace": True})) for name in ("dive", "dive-no-update")]

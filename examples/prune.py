@@ -4,7 +4,7 @@ import divevlm
 from divevlm import tiny
 
 model, processor = tiny.load("llava")
-sample = tiny.questions("test", 1)[0]
+sample = tiny.questions("validation", 1)[0]
 turn = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": sample.text}]}]
 text = processor.apply_chat_template(turn, add_generation_prompt=True, tokenize=False)
 inputs = processor(text=text, images=sample.image, return_tensors="pt")

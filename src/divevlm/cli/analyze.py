@@ -36,7 +36,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--include-path", type=Path, dest="include", metavar="DIR", help="lmms-eval tasks of your own")
     parser.add_argument("--limit", type=int, help="questions of each task (125; runtime 5, energy 16)")
-    parser.add_argument("--split", default="test", choices=("validation", "test", "shift"))
+    parser.add_argument("--split", default="validation", choices=("validation", "test", "shift"))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--batch-size", type=int, default=16, dest="batch")
     parser.add_argument("--new-tokens", type=int, default=32, help="generated in runtime")

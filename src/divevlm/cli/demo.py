@@ -22,7 +22,7 @@ def add(commands: Any) -> None:
         epilog="example: divevlm demo --questions 16 -o page.html",
     )
     demo.add_argument(
-        "--questions", type=int, default=12, metavar="N", help="the first N of the test split (default 12)"
+        "--questions", type=int, default=12, metavar="N", help="the first N of the validation split (default 12)"
     )
     demo.add_argument(
         "-o", "--out", type=Path, default=Path("divevlm-demo.html"), metavar="FILE", help="the explorer page"
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> None:
         write(options.out, example_page(model, processor, example))
     result = {
         "model": "tiny-llava",
-        "split": "test",
+        "split": "validation",
         "questions": [{k: v for k, v in one.items() if k not in ("asked", "sample")} for one in told],
         "rows": summary(told),
         "page": str(options.out),
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> None:
 def samples(n: int) -> list[Any]:
     from divevlm.tiny import questions
 
-    return questions("test", n)
+    return questions("validation", n)
 
 
 def answered(model: Any, processor: Any, sample: Any, tick: Any) -> dict[str, Any]:

@@ -28,7 +28,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--limit", type=int, help="samples of each task")
     parser.add_argument("--batch-size", type=int, default=16, dest="batch")
     parser.add_argument(
-        "--split", default="test", choices=("validation", "test", "shift"), help="of the embedded tasks"
+        "--split", default="validation", choices=("validation", "test", "shift"), help="of the embedded tasks"
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, metavar="DIR", help="default: divevlm-results/RECIPE-SCALE; resumes there")

@@ -47,7 +47,7 @@ def story(result: dict[str, Any], told: list[dict[str, Any]], example: dict[str,
             sketch(example["sample"], kept["frozen 16"], kept["DIVE 16"]),
             "",
             f"The same, step by step: open {result['page']} in a browser (it needs no network).",
-            f"These are the first {len(told)} questions of the test split, too few for a verdict: divevlm bench accuracy.",
+            f"These are the first {len(told)} questions of the validation split, too few for a verdict: divevlm bench accuracy.",
         ]
     )
 

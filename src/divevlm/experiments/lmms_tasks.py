@@ -33,7 +33,7 @@ metric_list:
 FUNCTIONS = "from divevlm.experiments.lmms_tasks import score, text, visual  # noqa: F401\n"
 
 
-def write(folder: Path, limit: int = 25, split: str = "test") -> list[str]:
+def write(folder: Path, limit: int = 25, split: str = "validation") -> list[str]:
     """One task a kind of question, with its data beside it; their names."""
     from divevlm.experiments.tasks import ALL, TASKS, items
 
@@ -81,7 +81,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="the embedded suite as lmms-eval tasks on local data")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--limit", type=int, default=25, help="questions of each task")
-    parser.add_argument("--split", default="test", choices=("validation", "test", "shift"))
+    parser.add_argument("--split", default="validation", choices=("validation", "test", "shift"))
     options = parser.parse_args(arguments)
     print("\n".join(write(options.folder, options.limit, options.split)))  # noqa: T201
 

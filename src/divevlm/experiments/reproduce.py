@@ -31,7 +31,7 @@ class Order:
     model: str | None = None
     limit: int | None = None
     batch: int = 16
-    split: str = "test"
+    split: str = "validation"
     seed: int = 0
 
     @property

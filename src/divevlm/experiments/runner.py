@@ -36,7 +36,7 @@ class Run:
     limit: int | None = None
     seed: int = 0
     batch: int = 16
-    split: str = "test"
+    split: str = "validation"
     mode: Mode = "generate"
     new_tokens: int = 16
     engine: Literal["process", "ray"] = "process"

@@ -55,7 +55,7 @@ def is_embedded(name: str) -> bool:
     return name in (ALL, *TASKS, *CLIP_TASKS)
 
 
-def items(names: Sequence[str], limit: int = 125, split: str = "test") -> list[Item]:
+def items(names: Sequence[str], limit: int = 125, split: str = "validation") -> list[Item]:
     """The first `limit` questions of each task, in the order of the split, so that those about one scene stay together."""
     wanted = expand(names)
     unknown = [name for name in wanted if not is_embedded(name)]

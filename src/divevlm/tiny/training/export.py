@@ -1,4 +1,8 @@
-"""From a checkpoint to a model directory: `python -m divevlm.tiny.training.export --folder runs/llava-0 --to DIRECTORY`."""
+"""From a checkpoint to a model directory: `python -m divevlm.tiny.training.export --folder runs/llava-0 --to DIRECTORY`.
+
+Beside the model it leaves `training.pt`: the heads that only training uses, and how far it came. `unpack` makes a checkpoint of
+the two again, so that training can go on elsewhere (momenta begin anew).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import shutil
 from pathlib import Path
 
 import torch
+from transformers import LlavaForConditionalGeneration
 
 from divevlm.tiny import build
 from divevlm.tiny.shipped import MODELS, save
@@ -23,6 +28,26 @@ def main(arguments: list[str] | None = None) -> None:
     options.to.mkdir(parents=True, exist_ok=True)
     save(model, build.processor(), options.to)
     shutil.copy(options.folder / "log.jsonl", options.to / "training.jsonl")
+    heads = {name: value.to(torch.bfloat16) for name, value in state["modules"]["heads"].items()}
+    torch.save({"step": state["step"], "spent": state["spent"], "heads": heads}, options.to / "training.pt")
+
+
+def unpack(shipped: Path, folder: Path) -> None:
+    """A checkpoint in `folder` from an exported model, if there is none."""
+    if (folder / "checkpoint.pt").exists():
+        return
+    left = torch.load(shipped / "training.pt", map_location="cpu", weights_only=True)
+    weights = LlavaForConditionalGeneration.from_pretrained(shipped, dtype=torch.float32).state_dict()
+    heads = {name: value.float() for name, value in left["heads"].items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(shipped / "training.jsonl", folder / "log.jsonl")
+    state = {
+        "step": left["step"],
+        "spent": left["spent"],
+        "modules": {"model": weights, "heads": heads},
+        "optimizers": [],
+    }
+    torch.save(state, folder / "checkpoint.pt")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import torch
 
 from divevlm.tiny import build
 from divevlm.tiny.training.batches import Phase, batch
+from divevlm.tiny.training.export import unpack
 from divevlm.tiny.training.forward import Heads, losses
 from divevlm.tiny.training.loop import train
 from divevlm.tiny.training.muon import optimizers
@@ -45,7 +46,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--matrix-rate", type=float, default=0.02)
     parser.add_argument("--rate", type=float, default=3e-3)
+    parser.add_argument(
+        "--go-on", type=Path, metavar="MODEL", help="begin with an exported model, where the folder is empty"
+    )
     options = parser.parse_args(arguments)
+    if options.go_on is not None:
+        unpack(options.go_on, options.folder)
     torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
     model = build.llava()

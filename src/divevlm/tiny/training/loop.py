@@ -124,8 +124,9 @@ def restore(
     state = torch.load(path, map_location="cpu", weights_only=True)
     for name, module in modules.items():
         module.load_state_dict(state["modules"][name])
-    for optimizer, values in zip(optimizers, state["optimizers"], strict=True):
-        optimizer.load_state_dict(values)
+    if state["optimizers"]:  # none in a checkpoint that was made of an exported model
+        for optimizer, values in zip(optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(values)
     return int(state["step"]), float(state["spent"])
 
 
