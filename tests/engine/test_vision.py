@@ -175,3 +175,22 @@ def test_beams_show_each_copy_the_same():
     alone = shown(entry, given)
     torch.testing.assert_close(groups[0].vision.features, alone[0].vision.features)
     torch.testing.assert_close(groups[-1].vision.features, alone[-1].vision.features)
+
+
+def test_an_encoding_that_failed_leaves_nothing_for_the_next():
+    entry = build("llava")
+    given = batch(entry, "single")
+    (want,) = shown(entry, given)
+    spy = Spy(keep=1, scope="sample", wants=ALL, cuts=(0,))
+
+    def fail(*_):
+        raise RuntimeError("inside")
+
+    with divevlm.prune(entry.model, spy), torch.no_grad():
+        handle = entry.model.model.multi_modal_projector.register_forward_pre_hook(fail)
+        with pytest.raises(RuntimeError, match="inside"):
+            entry.model(**given)
+        handle.remove()
+        entry.model.model.vision_tower(given["pixel_values"])
+        entry.model(**given)
+    assert spy.seen[0][0].vision.features.equal(want.vision.features)

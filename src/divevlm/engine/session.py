@@ -15,6 +15,7 @@ from transformers.utils import ModelOutput
 from divevlm.core.rule import require
 from divevlm.engine.caches import Conversation
 from divevlm.engine.call import Call, Deepstack
+from divevlm.engine.checks import check
 from divevlm.engine.cut import Cutter
 from divevlm.engine.masks import mask_kind
 from divevlm.engine.report import Costs, Report
@@ -49,7 +50,7 @@ class Session:
         look = method.blocks(len(self.layers), self.family.default_layer)
         mrope = "mrope_section" in (getattr(self.text.config, "rope_parameters", None) or {})
         positions = method.positions or ("keep" if mrope else method.default_positions)
-        self._check(look, mrope)
+        check(model, self.family, self.text, method, look, mrope)
         self.cuts = (0,) if method.placement == "entry" else look
         self.cutter = Cutter(self.text, method, self.cuts, look[0], mask_kind(self.text.config), positions)
         self.tower = Tower(self.family, model, method.needs.vision) if method.needs.vision else None
@@ -74,41 +75,6 @@ class Session:
         )
         return self.history[-1]
 
-    def _check(self, cuts: tuple[int, ...], mrope: bool) -> None:
-        config, last, needs = self.text.config, len(self.layers) - 1, self.method.needs
-        require(max(cuts) <= last, "layer", max(cuts), f"a block number from 0 to {last}")
-        looks_back = needs.block == "before" and (needs.attention is not None or needs.keys)
-        require(
-            not looks_back or cuts[0] > 0,
-            "layer",
-            cuts[0],
-            f"at least 1 for {self.method.name}, which looks at the block before",
-        )
-        entry = self.method.placement == "entry"
-        require(
-            not (entry and len(cuts) > 1),
-            "placement",
-            "entry",
-            f"'layer' for the {len(cuts)} cuts of {self.method.name}",
-        )
-        compiled = isinstance(self.model, torch._dynamo.OptimizedModule) or self.model._compiled_call_impl is not None
-        require(not compiled, "model", "a compiled model", "attached to before torch.compile, or not compiled")
-        types = getattr(config, "layer_types", None)
-        windowed = types is None and getattr(config, "sliding_window", None) is not None  # Mistral tells it this way
-        kinds = {"sliding_attention"} if windowed else set(types or ()) - {"full_attention"}
-        require(
-            not kinds,
-            "model",
-            f"blocks of {', '.join(sorted(kinds))}",
-            "one whose blocks all attend to the full sequence",
-        )
-        require(
-            not (mrope and self.method.positions == "compact"),
-            "positions",
-            "compact",
-            f"'keep' for {self.family.name}, whose positions are a grid",
-        )
-
     # Life
 
     def attach(self) -> Session:
@@ -119,7 +85,7 @@ class Session:
         base = self.family.at(self.model, self.family.base)
         self._handles = [
             *(
-                Watch(base, kind, self._note_features)
+                Watch(base, kind, self._forget_tower, self._note_features)
                 for kind in ("image", "video")
                 if hasattr(base, f"get_{kind}_features")
             ),
@@ -160,6 +126,11 @@ class Session:
 
     def _note_arguments(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._arguments = bound(module, args, kwargs)
+
+    def _forget_tower(self) -> None:
+        """What the tower did outside of an encoding, or in one that failed, belongs to no visual token."""
+        if self.tower is not None:
+            self.tower.forget()
 
     def _note_features(self, kind: str, given: dict[str, Any], features: Any) -> None:
         alive = ref(features) if isinstance(features, ModelOutput) else (lambda: None)

@@ -40,6 +40,9 @@ class Tower:
         self.cls = family.has_cls(model)
         self.seen: dict[str, list[Seen]] = {"first": [], "used": []}
 
+    def forget(self) -> None:
+        self.seen = {"first": [], "used": []}
+
     def attach(self) -> list[Any]:
         blocks = self.family.tower_blocks(self.model)
         used = blocks[self.family.feature_block(self.model)]
@@ -61,7 +64,7 @@ class Tower:
         """Of all visual tokens of the call that was just made, in the order of their features."""
         with torch.no_grad():
             first, used = (self._per_tile(self.seen[name], name) for name in ("first", "used"))
-        self.seen = {"first": [], "used": []}
+        self.forget()
         parts = (
             {"tile": used.pop("tile")}
             | used

@@ -18,7 +18,9 @@ class Watch:
 
     busy = False  # some families encode videos through the method for images: the outer call counts
 
-    def __init__(self, base: nn.Module, kind: str, tell: Callable[[str, dict[str, Any], Any], None]) -> None:
+    def __init__(
+        self, base: nn.Module, kind: str, begin: Callable[[], None], tell: Callable[[str, dict[str, Any], Any], None]
+    ) -> None:
         self.base, self.name = base, f"get_{kind}_features"
         method = getattr(base, self.name)
 
@@ -27,6 +29,7 @@ class Watch:
             if Watch.busy:
                 return method(*args, **kwargs)
             Watch.busy = True
+            begin()
             try:
                 features = method(*args, **kwargs)
             finally:
