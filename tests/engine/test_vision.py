@@ -188,9 +188,10 @@ def test_an_encoding_that_failed_leaves_nothing_for_the_next():
 
     with divevlm.prune(entry.model, spy), torch.no_grad():
         handle = entry.model.model.multi_modal_projector.register_forward_pre_hook(fail)
+        other = batch(entry, "tall")
         with pytest.raises(RuntimeError, match="inside"):
-            entry.model(**given)
+            entry.model(**other)
         handle.remove()
-        entry.model.model.vision_tower(given["pixel_values"])
+        entry.model.model.vision_tower(other["pixel_values"])
         entry.model(**given)
     assert spy.seen[0][0].vision.features.equal(want.vision.features)
