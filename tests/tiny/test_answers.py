@@ -119,6 +119,7 @@ def test_random_and_grid_are_always_compared_and_settings_are_read():
     assert {name for name, _ in contenders(["dive:layer=3"], [8, 4])} == {"dive:layer=3", "random", "grid"}
     assert contenders(["dive:layer=3:eta=0.5"], [8])["dive:layer=3:eta=0.5", 8].layer == 3
     assert parse("dive:norm=none") == ("dive", {"norm": "none"})
+    assert parse("dart:faithful=False") == ("dart", {"faithful": False})
     with pytest.raises(ValueError, match="--methods must be NAME or NAME:setting=value"):
         parse("dive:layer")
 

@@ -12,7 +12,7 @@ import torch
 
 from divevlm.bench.timing import machine
 from divevlm.core.metrics import redundancy, relative_average
-from divevlm.methods import METHODS, Method, method_of
+from divevlm.methods import METHODS, Method, method_of, setting_value
 from divevlm.tiny.answers import Answer, answer, blind, chunks, look, vanilla
 from divevlm.tiny.splits import Sample, questions
 from divevlm.tiny.words import TASKS
@@ -28,17 +28,8 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
     options: dict[str, Any] = {}
     for setting in settings:
         key, value = setting.split("=")
-        options[key] = _value(value)
+        options[key] = setting_value(value)
     return name, options
-
-
-def _value(text: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 def contenders(methods: Sequence[str], keeps: Sequence[int]) -> dict[tuple[str, int], Method]:

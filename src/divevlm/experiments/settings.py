@@ -8,7 +8,7 @@ from typing import Any
 
 from divevlm.budget import Budget
 from divevlm.core.rule import require
-from divevlm.methods import METHODS, Method, method_of
+from divevlm.methods import METHODS, Method, method_of, setting_value
 from divevlm.models import family_of
 from divevlm.planning import MATCHES, VANILLA
 
@@ -58,18 +58,7 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
     require(all(s.count("=") == 1 for s in settings), "method", text, "NAME or NAME:option=value:...")
     if name != VANILLA:
         METHODS.get(name)  # an unknown name is told at once
-    return name, {key: _value(value) for key, value in (s.split("=") for s in settings)}
-
-
-def _value(text: str) -> Any:
-    if text in ("True", "False", "None"):
-        return {"True": True, "False": False, "None": None}[text]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    return name, {key: setting_value(value) for key, value in (s.split("=") for s in settings)}
 
 
 def grid(methods: Sequence[str], keeps: Sequence[int | float]) -> list[Setting]:

@@ -9,7 +9,7 @@ from divevlm.budget import Budget
 from divevlm.methods.base import Method
 from divevlm.registry import Registry
 
-__all__ = ["METHODS", "Method", "method_of"]
+__all__ = ["METHODS", "Method", "method_of", "setting_value"]
 
 METHODS: Registry[type[Method]] = Registry("method")
 METHODS.add("dive", "divevlm.methods.dive:DIVE")
@@ -55,3 +55,15 @@ def method_of(method: str | Method, keep: int | float | Budget | None, options: 
     if keep is None:
         raise ValueError(f"keep must be a count of at least 1 or a share in (0, 1], got None for {method}")
     return kind(keep=keep, **options)
+
+
+def setting_value(text: str) -> Any:
+    """A setting as it is written in "dive:eta=0.5": True, False, None, a number, or a word."""
+    if text in ("True", "False", "None"):
+        return {"True": True, "False": False, "None": None}[text]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
