@@ -11,6 +11,7 @@ from divevlm.experiments.tasks import f1, items, right
 from divevlm.experiments.watched import watched
 from divevlm.methods import METHODS, method_of
 from divevlm.methods.base import Signals
+from divevlm.tiny.splits import CLIP_SIZES
 
 SETTINGS = [
     Setting("vanilla", 0),
@@ -76,7 +77,9 @@ def test_redundancy_is_that_of_the_states_at_the_cut(answerer):
 def test_clips_are_asked_about():
     some = items(["motion", "order"], 2)
     assert [item.task for item in some].count("order") == 2
-    assert some[0].draw()[0].frames.shape == (8, 168, 168, 3)
+    assert {item.draw()[0].frames.shape for item in items(["motion"], 9)} == {
+        (8, 14 * rows, 14 * columns, 3) for rows, columns in CLIP_SIZES
+    }
     assert some[0].text == "What moved?"
 
 

@@ -7,6 +7,7 @@ import torch
 
 from divevlm import prune
 from divevlm.bench.accuracy import contenders, hit_rate, majority, parse, row
+from divevlm.engine.once import Once
 from divevlm.methods import method_of
 from divevlm.tiny import build
 from divevlm.tiny.answers import Answer, answer, blind, chunks, look, prompt, vanilla
@@ -65,6 +66,22 @@ def test_a_method_that_looks_into_the_tower_gets_it(setting):
     method = method_of("visionzip", 24, {})
     likelihood, _ = alone(model, processor, samples[0], method)
     assert answer(model, chunk, method)[0].likelihood == pytest.approx(likelihood, abs=1e-3)
+
+
+def test_blocks_before_the_cut_that_run_once_change_nothing(setting):
+    model, _, _, chunk = setting
+    once = Once(model)
+    for name in ("dive", "grid", "visionzip", "tome", "dive:layer=1", "fastv", "dive"):
+        method = method_of(*_read(name))
+        found, plain = answer(model, chunk, method, once), answer(model, chunk, method)
+        assert [one.kept for one in found] == [one.kept for one in plain]
+        assert [one.likelihood for one in found] == pytest.approx([one.likelihood for one in plain], abs=1e-5)
+    assert all("forward" not in vars(block) for block in model.model.language_model.layers)
+
+
+def _read(text):
+    name, options = parse(text)
+    return name, 24, options
 
 
 def test_shared_prefixes_change_nothing(setting):

@@ -9,7 +9,7 @@ from divevlm.tiny.training.forward import PREFIX, decode, encode
 from divevlm.tiny.words import vocabulary
 
 MICRO = {
-    "text": {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 5, "num_attention_heads": 2},
+    "text": {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 8, "num_attention_heads": 2},
     "vision": {"hidden_size": 24, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2},
 }
 NUMBERS = {word: number for number, word in enumerate(vocabulary(build.IMAGE))}
@@ -26,7 +26,7 @@ def test_a_packed_row_gives_each_question_what_the_stock_model_gives_it_alone(mo
     made = batch(NUMBERS, Phase("test", 24, 2, 9, 1), seed=3, step=5)
     made["hidden"][:] = False
     visual, _, _ = encode(model, made["pixels"], made["places"])
-    _, _, packed = decode(model, NUMBERS, visual, made)
+    packed = decode(model, NUMBERS, visual, made).last
     processor = build.processor()
     for b in range(2):
         pixels = processor.image_processor(made["pixels"][b].numpy(), return_tensors="pt")["pixel_values"]

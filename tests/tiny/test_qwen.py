@@ -10,13 +10,15 @@ from PIL import Image
 from divevlm.tiny import build_qwen
 from divevlm.tiny.clips import FRAMES, STEPS, clip, clip_questions
 from divevlm.tiny.scene import scene
-from divevlm.tiny.training.batches import IGNORE, Phase
+from divevlm.tiny.training.batches import Phase
 from divevlm.tiny.training.loop import train
 from divevlm.tiny.training.muon import optimizers
-from divevlm.tiny.training.qwen2vl import NUMBERS, Heads, batch, losses, pack, patchify
+from divevlm.tiny.training.qwen_batches import NUMBERS, PREFIX, batch, clip_labels, patchify
+from divevlm.tiny.training.qwen_forward import QwenHeads, decode, encode, losses
+from divevlm.tiny.training.start import OFFSETS, prepare_qwen
 
 MICRO = {
-    "text": {"hidden_size": 64, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 2},
+    "text": {"hidden_size": 64, "intermediate_size": 48, "num_hidden_layers": 8, "num_attention_heads": 2},
     "vision": {"embed_dim": 32, "hidden_size": 64, "depth": 2, "num_heads": 2, "mlp_ratio": 2},
 }
 
@@ -59,33 +61,30 @@ def test_patches_are_those_of_the_image_processor():
     torch.testing.assert_close(found, made["pixel_values"], atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("step", [0, 2])  # a picture, a clip
 @torch.no_grad()
-def test_a_packed_row_is_the_stock_model_on_each_question_alone():
+def test_a_packed_row_is_the_stock_model_on_each_question_alone(step):
     torch.manual_seed(0)
     model = build_qwen.qwen2vl(MICRO).eval()
-    made = batch(Phase("test", 8, 2, 5, 1), seed=0, step=0)
-    logs, tokens = [], 0
-    visual = int(made["grid"][0].prod()) // 4
+    made = batch(Phase("test", 8, 2, 5, 1), seed=0, step=step)
+    made["hidden"][:] = False
+    assert made["video"] == (step == 2)
+    kind, pad = ("video", build_qwen.VIDEO) if made["video"] else ("image", build_qwen.IMAGE)
+    visual = encode(model, made["patches"], made["grid"])[1]
+    packed = decode(model, visual, made).last
+    words = [NUMBERS[word] for word in (*PREFIX, *[pad] * visual.shape[1], build_qwen.END)]
     per_row = len(made["patches"]) // 2
     for b in range(2):
         for question in range(int(made["segment"][b].max()) + 1):
             mine = made["segment"][b] == question
-            context = torch.arange(mine.numel()) < visual + 5
-            ids = made["ids"][b][context | mine][None]
-            kind = (ids == NUMBERS[build_qwen.IMAGE]).int()
-            logits = model(
-                input_ids=ids,
-                pixel_values=made["patches"][b * per_row : (b + 1) * per_row],
-                image_grid_thw=made["grid"][b : b + 1],
-                mm_token_type_ids=kind,
-            ).logits[0]
-            target = made["target"][b][context | mine]
-            asked = target != IGNORE
-            logs.append(torch.nn.functional.cross_entropy(logits[asked], target[asked], reduction="sum"))
-            tokens += int(asked.sum())
-    aux = losses(model, Heads(64), {key: made[key] for key in ("patches", "grid", "video")})[0]
-    answer = losses(model, Heads(64), {key: value for key, value in made.items() if key != "labels"})[0] - aux
-    assert float(answer) == pytest.approx(2 * float(sum(logs)) / tokens, rel=1e-4)
+            ids = torch.cat([torch.tensor(words), made["ids"][b][mine]])[None]
+            given = {
+                f"pixel_values{'_videos' if made['video'] else ''}": made["patches"][b * per_row : (b + 1) * per_row],
+                f"{kind}_grid_thw": made["grid"][b : b + 1],
+                "mm_token_type_ids": (2 if made["video"] else 1) * (ids == NUMBERS[pad]).int(),
+            }
+            alone = model.model(input_ids=ids, **given).last_hidden_state[0, len(words) :]
+            torch.testing.assert_close(packed[b][mine], alone, atol=2e-5, rtol=1e-4)
 
 
 def test_it_trains_on_pictures_and_clips_and_goes_on_after_a_stop(tmp_path):
@@ -93,7 +92,7 @@ def test_it_trains_on_pictures_and_clips_and_goes_on_after_a_stop(tmp_path):
 
     def run(folder, stop=None):
         torch.manual_seed(0)
-        model, heads = build_qwen.qwen2vl(MICRO), Heads(64)
+        model, heads = build_qwen.qwen2vl(MICRO), QwenHeads(64, 32)
         make = partial(lambda phase, step: batch(phase, 0, step))
         train(
             {"model": model, "heads": heads},
@@ -116,4 +115,30 @@ def test_it_trains_on_pictures_and_clips_and_goes_on_after_a_stop(tmp_path):
 def test_clips_come_every_third_step():
     phase = Phase("ask", 8, 1, 2, 9)
     assert [batch(phase, 0, step)["video"] for step in range(6)] == [False, False, True, False, False, True]
-    assert pack([[]], torch.tensor([[1, 4, 4]]), build_qwen.IMAGE)["ids"].shape == (1, 10)
+
+
+def test_labels_of_a_clip_follow_what_moves(clips):
+    for shown in clips[:10]:
+        labels = clip_labels(shown)
+        cells = shown.first.rows * shown.first.columns
+        way = list(STEPS).index(shown.direction) + 1
+        for number in range(FRAMES // 2):
+            moving = labels["moves"][number * cells : (number + 1) * cells]
+            frame = shown.frame(2 * number)
+            name = (shown.first.items[shown.mover].color, shown.first.items[shown.mover].shape)
+            (index,) = (i for i, item in enumerate(frame.items) if (item.color, item.shape) == name)
+            assert set(moving.tolist()) == {0, way}
+            assert moving.nonzero()[0].tolist() == frame.patches(index)
+
+
+def test_the_heads_of_a_fresh_tower_look_at_neighbours():
+    torch.manual_seed(0)
+    model = build_qwen.qwen2vl()
+    prepare_qwen(model)
+    tower = model.model.visual
+    places = torch.cartesian_prod(torch.arange(9), torch.arange(9))
+    cos, sin = tower.rotary_pos_emb(torch.zeros(1), places)
+    bias = tower.blocks[0].attn.qkv.bias.view(3, 6, 32)
+    turned = [x[:, None] * cos + torch.cat([-x[:, 16:], x[:, :16]], dim=1)[:, None] * sin for x in bias[:2]]
+    looks = torch.einsum("hd,hkd->hk", turned[0][:, 40], turned[1]).argmax(-1)  # from the middle, (4, 4)
+    assert [tuple((places[k] - 4).tolist()) for k in looks] == list(OFFSETS[0])

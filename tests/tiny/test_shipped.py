@@ -15,7 +15,7 @@ from divevlm.tiny import build, load, questions
 from divevlm.tiny.answers import answer, chunks, look, prompt, vanilla
 from divevlm.tiny.shipped import MODELS
 from divevlm.tiny.training.export import unpack
-from divevlm.tiny.training.forward import Heads
+from divevlm.tiny.training.hints import Heads
 from divevlm.tiny.training.loop import restore
 
 FLOOR = 0.5  # of 48 validation questions; far above blind guessing, well below what the model card states

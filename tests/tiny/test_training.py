@@ -9,7 +9,8 @@ import torch
 from divevlm.tiny import build
 from divevlm.tiny.scene import scene
 from divevlm.tiny.training.batches import IGNORE, Phase, batch, patch_labels
-from divevlm.tiny.training.forward import Heads, losses
+from divevlm.tiny.training.forward import losses
+from divevlm.tiny.training.hints import Heads
 from divevlm.tiny.training.loop import at, train
 from divevlm.tiny.training.muon import optimizers, orthogonal
 from divevlm.tiny.training.start import shift, waves

@@ -12,6 +12,7 @@ import torch
 
 from divevlm.bench.timing import machine
 from divevlm.core.metrics import redundancy, relative_average
+from divevlm.engine.once import Once
 from divevlm.methods import METHODS, Method, method_of, setting_value
 from divevlm.tiny.answers import Answer, answer, blind, chunks, look, vanilla
 from divevlm.tiny.splits import Sample, questions
@@ -60,9 +61,10 @@ def measure(
     answers: dict[tuple[str, int], list[Answer]] = defaultdict(list)
     seconds: dict[tuple[str, int], float] = defaultdict(float)
     alike: dict[tuple[str, int], list[float]] = defaultdict(list)
-    done = 0
+    done, once = 0, Once(network)
     for chunk in chunks(samples, processor):
         look(network, chunk)
+        once.forget()
         start = time.perf_counter()
         found, states = vanilla(network, chunk)
         answers["vanilla", 0] += found
@@ -70,7 +72,7 @@ def measure(
         answers["blind", 0] += blind(network, chunk)
         for key, method in settings.items():
             start = time.perf_counter()
-            found = answer(network, chunk, method)
+            found = answer(network, chunk, method, once)
             seconds[key] += time.perf_counter() - start
             answers[key] += found
             alike[key] += [

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from divevlm.engine import Session
-from divevlm.experiments.once import Once
+from divevlm.engine.once import Once
 from divevlm.experiments.prompts import batch
 from divevlm.experiments.tasks import Item, right
 from divevlm.experiments.watched import watched

@@ -22,6 +22,7 @@ from divevlm.experiments.loading import load, machine, rank
 from divevlm.experiments.settings import Setting, grid
 from divevlm.experiments.sweep import Mode, shard, sweep
 from divevlm.experiments.tasks import ALL, Item, expand, is_embedded, items
+from divevlm.tiny.splits import SIZES
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,9 @@ class Run:
         return [*self.embedded, *(self.benchmarks if self.mode == "forced" else [])]
 
     def items(self) -> list[Item]:
-        found = items(self.embedded, 125 if self.limit is None else self.limit, self.split) if self.embedded else []
+        sizes = SIZES if self.model == "qwen2vl" else ()  # that one takes any
+        limit = 125 if self.limit is None else self.limit
+        found = items(self.embedded, limit, self.split, sizes) if self.embedded else []
         if self.mode == "forced" and self.benchmarks:
             from divevlm.experiments import lmms
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from divevlm.core.rule import require
 from divevlm.tiny.clips import CLIP_TASKS, FRAMES, clip, clip_questions
-from divevlm.tiny.splits import Sample, first_seed, questions
+from divevlm.tiny.splits import CLIP_SIZES, Sample, first_seed, questions
 from divevlm.tiny.words import TASKS
 from divevlm.viz.media import Clip
 
@@ -55,20 +55,25 @@ def is_embedded(name: str) -> bool:
     return name in (ALL, *TASKS, *CLIP_TASKS)
 
 
-def items(names: Sequence[str], limit: int = 125, split: str = "validation") -> list[Item]:
-    """The first `limit` questions of each task, in the order of the split, so that those about one scene stay together."""
+def items(
+    names: Sequence[str], limit: int = 125, split: str = "validation", sizes: Sequence[tuple[int, int]] = ()
+) -> list[Item]:
+    """The first `limit` questions of each task, in the order of the split, so that those about one scene stay together.
+
+    sizes: of the pictures, instead of 24 x 24 patches
+    """
     wanted = expand(names)
     unknown = [name for name in wanted if not is_embedded(name)]
     require(not unknown, "tasks", ",".join(unknown), f"among {KNOWN}")
     require(limit >= 1, "limit", limit, "at least 1")
     pictures, clips = ([task for task in wanted if task in kind] for kind in (TASKS, CLIP_TASKS))
-    return (_still(pictures, limit, split) if pictures else []) + (_moving(clips, limit, split) if clips else [])
+    return (_still(pictures, limit, split, sizes) if pictures else []) + (_moving(clips, limit, split) if clips else [])
 
 
-def _still(wanted: Sequence[str], limit: int, split: str) -> list[Item]:
+def _still(wanted: Sequence[str], limit: int, split: str, sizes: Sequence[tuple[int, int]]) -> list[Item]:
     total = limit * len(TASKS)
     while True:
-        samples = questions(split, total)
+        samples = questions(split, total, sizes)
         have = Counter(sample.task for sample in samples)
         if all(have[task] >= limit for task in wanted):
             break
@@ -78,7 +83,7 @@ def _still(wanted: Sequence[str], limit: int, split: str) -> list[Item]:
     for sample in samples:
         if left.get(sample.task):
             left[sample.task] -= 1
-            name = f"{split}-{sample.number}"
+            name = f"{split}-{'sizes-' if sizes else ''}{sample.number}"
             found.append(Item(sample.task, name, sample.text, sample.answer, partial(_picture, sample)))
     return found
 
@@ -87,7 +92,7 @@ def _moving(wanted: Sequence[str], limit: int, split: str) -> list[Item]:
     found: list[Item] = []
     left = dict.fromkeys(wanted, limit)
     for seed in count(first_seed(split)):
-        shown = clip(seed)
+        shown = _clip(seed)
         for one in clip_questions(shown, Random(f"questions {seed}")) if shown is not None else []:
             if left.get(one.task):
                 left[one.task] -= 1
@@ -97,8 +102,12 @@ def _moving(wanted: Sequence[str], limit: int, split: str) -> list[Item]:
     raise AssertionError("seeds do not end")
 
 
+def _clip(seed: int) -> Any:
+    return clip(seed, *CLIP_SIZES[seed % len(CLIP_SIZES)])
+
+
 def _frames(seed: int) -> list[Any]:
-    shown = clip(seed)
+    shown = _clip(seed)
     assert shown is not None
     return [Clip(shown.pixels, list(range(FRAMES)), FRAMES, 2.0)]
 

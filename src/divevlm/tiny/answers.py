@@ -1,14 +1,15 @@
 """Answers of a model under a pruning method, scored by teacher forcing.
 
 An answer is right if each of its tokens, and the end after it, is the model's first choice: what greedy decoding gives.
-The image features of a scene are computed once and shared by all its questions and all methods that do not look into the tower.
+The image features of a scene are computed once and shared by all its questions and all methods that do not look into the tower;
+the blocks before the cut run once for all methods.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -18,6 +19,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from divevlm.engine import prune
+from divevlm.engine.once import Once
+from divevlm.models import family_of
 from divevlm.tiny.splits import Sample
 
 IGNORE = -100
@@ -107,10 +110,15 @@ def shared_features(model: Any, chunk: Chunk) -> Iterator[None]:
 
 
 @torch.inference_mode()
-def answer(model: Any, chunk: Chunk, method: Any) -> list[Answer]:
-    """Every question of a chunk under a pruning method."""
-    shared = nullcontext() if method.needs.vision else shared_features(model, chunk)
-    with shared, prune(model, method) as session:
+def answer(model: Any, chunk: Chunk, method: Any, once: Once | None = None) -> list[Answer]:
+    """Every question of a chunk under a pruning method. once: keeps the blocks before the cut for the next method."""
+    thins = method.in_tower(family_of(model).plain)
+    with ExitStack() as stack:
+        if not (method.needs.vision or thins):
+            stack.enter_context(shared_features(model, chunk))
+        session = stack.enter_context(prune(model, method))
+        if once is not None and not thins:
+            stack.enter_context(once.shared())
         made = model(
             input_ids=chunk.ids,
             attention_mask=chunk.present,

@@ -28,7 +28,7 @@ class Question:
     @property
     def balance(self) -> str:
         """What is balanced within a task: the answer, or for "this one or that one" whether it is the first."""
-        if self.task != "comparison" or self.answer in ("yes", "no"):
+        if self.task not in ("comparison", "order") or self.answer in ("yes", "no"):
             return self.answer
         return "first" if f"the {self.answer} or" in self.text else "second"
 
@@ -72,12 +72,17 @@ def existence(view: View, random: Random) -> Question | None:
         shown = view.unique()
         if not shown:
             return None
-        return question("existence", "yes", "is there a", view.name(random.choice(shown)))
+        index = random.choice(shown)
+        return question("existence", "yes", f"is there {_article(view.items[index].color)}", view.name(index))
     shapes, colors = (SHAPES, COLORS) if random.random() < 0.3 else (tuple(view.shapes), tuple(view.colors))
     shape, color = random.choice(shapes), random.choice(colors)
     if view.names[color, shape] or (color, shape) in UNSEEN:
         return None
-    return question("existence", "no", f"is there a {color} {shape}")
+    return question("existence", "no", f"is there {_article(color)} {color} {shape}")
+
+
+def _article(word: str) -> str:
+    return "an" if word[0] in "aeiou" else "a"
 
 
 def attribute(view: View, random: Random) -> Question | None:

@@ -34,11 +34,18 @@ def image_processor() -> Any:
     return Qwen2VLImageProcessorPil(size={"shortest_edge": 56 * 56, "longest_edge": SIDE * SIDE}, patch_size=PATCH)
 
 
+def processor() -> Any:
+    from divevlm.tiny.frames import Frames
+
+    return hf.Qwen2VLProcessor(image_processor(), tokens(), Frames(), chat_template=CHAT)
+
+
 def qwen2vl(widths: dict[str, dict[str, int]] = WIDTHS) -> Any:
     """A model with fresh weights (float32), from the current state of torch's generator."""
     words = tokens()
-    part = widths["text"]["hidden_size"] // widths["text"]["num_attention_heads"] // 8
-    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [part, 3 * part // 2, 3 * part // 2]}
+    part = widths["text"]["hidden_size"] // widths["text"]["num_attention_heads"] // 16
+    # the columns of a picture get the slowest waves: they must still turn within a dozen tokens
+    rope = {"rope_type": "default", "rope_theta": 100.0, "mrope_section": [part, 7 * part // 2, 7 * part // 2]}
     config = hf.Qwen2VLConfig(
         vision_config={**widths["vision"], "patch_size": PATCH},
         text_config={"rope_parameters": rope, **text_settings(words, widths["text"])},

@@ -151,7 +151,7 @@ def background(random: Random, height: int, width: int) -> Pixels:
         coarse = _noise()[top : top + height // side + 1, left : left + width // side + 1, 0] // 16 + 8
         weight = np.repeat(np.repeat(coarse, side, axis=0), side, axis=1)[:height, :width]
     weight = np.broadcast_to(weight, (height, width))[:, :, None]
-    top, left = random.randrange(512 - 336), random.randrange(512 - 336)
+    top, left = random.randrange(512 - max(336, height)), random.randrange(512 - max(336, width))
     grain = _noise()[top : top + height, left : left + width] // random.choice((10, 16, 30, 60))
     return np.clip((one * (16 - weight) + two * weight) // 16 + grain, 0, 255).astype(np.uint8)
 

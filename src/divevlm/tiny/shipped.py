@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
+from divevlm.tiny import build_qwen
+
 MODELS = Path(__file__).parent / "models"
 
 
@@ -22,6 +24,8 @@ def load(name: str = "llava") -> tuple[Any, Any]:
     if name not in available():
         raise ValueError(f"name must be one of {', '.join(available())}, got {name!r}")
     model = AutoModelForImageTextToText.from_pretrained(MODELS / name, dtype=torch.float32)
+    if name == "qwen2vl":  # the stock processor of its clips needs torchvision, which CPU-only machines lack
+        return model.eval(), build_qwen.processor()
     return model.eval(), AutoProcessor.from_pretrained(MODELS / name)
 
 
@@ -31,6 +35,8 @@ def save(model: Any, processor: Any, folder: Path) -> None:
     model.to(torch.bfloat16).save_pretrained(folder)
     model.to(weights)
     processor.save_pretrained(folder)
+    for path in folder.glob("*processor_config.json"):  # where torchvision is there, the stock class reads clips
+        path.write_text(path.read_text().replace('"Frames"', '"Qwen2VLVideoProcessor"'))
     (folder / "model.safetensors").chmod(0o644)
     path = folder / "config.json"
     config = json.loads(path.read_text())

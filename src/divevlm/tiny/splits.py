@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
 from random import Random
@@ -11,12 +11,14 @@ from random import Random
 from PIL import Image
 
 from divevlm.tiny.ask import Question, View, ask
-from divevlm.tiny.scene import Scene, scene
+from divevlm.tiny.scene import GRID, Scene, scene
 from divevlm.tiny.words import TASKS
 
 SPAN = 10**12
 SPLITS = {"train": 0, "validation": 1, "test": 2, "shift": 3}
 PER_SCENE = 4  # questions about one image
+SIZES = ((24, 24), (16, 24), (24, 18), (20, 12), (16, 32), (32, 16))  # of pictures for tiny-qwen2vl, in patches
+CLIP_SIZES = ((12, 12), (12, 16), (16, 12))
 
 
 @dataclass(frozen=True)
@@ -55,18 +57,22 @@ def first_seed(split: str) -> int:
     return SPLITS[split] * SPAN
 
 
-def questions(split: str = "validation", n: int = 1000) -> list[Sample]:
-    """The first n questions of a split: four about each picture, the eight tasks in turn, answers balanced within a task."""
+def questions(split: str = "validation", n: int = 1000, sizes: Sequence[tuple[int, int]] = ()) -> list[Sample]:
+    """The first n questions of a split: four about each picture, the eight tasks in turn, answers balanced within a task.
+
+    sizes: rows and columns of patches, in turn, instead of 24 x 24
+    """
     if n < 1:
         raise ValueError(f"n must be at least 1, got {n}")
-    return list(islice(_stream(split), n))
+    return list(islice(_stream(split, sizes), n))
 
 
-def _stream(split: str) -> Iterator[Sample]:
+def _stream(split: str, sizes: Sequence[tuple[int, int]]) -> Iterator[Sample]:
     seen: Counter[tuple[str, str]] = Counter()
     numbers, shift, turn = count(), split == "shift", 0
     for seed in count(first_seed(split)):
-        picture = scene(seed, many=shift, unseen=shift)
+        rows, columns = sizes[seed % len(sizes)] if sizes else (GRID, GRID)
+        picture = scene(seed, many=shift, unseen=shift, rows=rows, columns=columns, whole=bool(sizes))
         view, random = View(picture), Random(f"questions {seed}")
         for task in TASKS[turn % 8 :][:PER_SCENE]:
             question = ask(view, task, random, seen)

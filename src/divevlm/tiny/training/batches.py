@@ -13,13 +13,18 @@ import torch
 from torch import Tensor
 
 from divevlm.tiny.ask import Question, View, ask
+from divevlm.tiny.clips import CLIP_TASKS
 from divevlm.tiny.draw import text_mask
-from divevlm.tiny.scene import GRID, PATCH, Scene, scene
+from divevlm.tiny.scene import GRID, PATCH, Item, Scene, scene
 from divevlm.tiny.splits import SPAN, first_seed
 from divevlm.tiny.words import CHARACTERS, COLORS, DIGITS, PATTERNS, SHAPES, SIGN, SIGN_WORDS, TASKS
 
 IGNORE = -100
-HARD = ("existence", "relation", "relation", "counting", "comparison")  # asked more often
+OFTEN = (
+    ("counting",) * 5 + ("relation",) * 3 + ("comparison",) * 2 + ("existence", "reading", "detail")
+)  # besides one of each
+ALL_TASKS = (*TASKS, *CLIP_TASKS)
+VERDICTS = ("yes", "no", "left", "right", "above", "below", "first", "second")
 PRINTED = (*DIGITS, *SIGN_WORDS)
 SIZES = (17, 22, 30, 36, 43, 52, 62, 74)  # upper ends of the size classes, pixels
 PATCH_LABELS = {"shape": 9, "color": 8, "pattern": 3, "printed": 30, "character": 36, "size": 9, "centre": 1}
@@ -42,11 +47,26 @@ class Phase:
     rate: tuple[float, float] = (1.0, 1.0)  # factor on the learning rates, at the start and at the end
     signs: float = 0.0  # share of pictures that show mostly signs
     frozen: bool = False  # questions train the language model alone, and every second step the tower alone
-    mixed: bool = False  # every third step shows windows of 12 rows instead
+    turns: tuple[
+        tuple[int, int, int, float], ...
+    ] = ()  # other (rows, batch, questions, signs), one a step, then again its own
+
+    def turned(self, step: int) -> Phase:
+        """What is shown at a step: itself, or one of its turns."""
+        turn = step % (len(self.turns) + 1)
+        if not turn:
+            return self
+        rows, images, questions, signs = self.turns[turn - 1]
+        return replace(self, rows=rows, batch=images, questions=questions, signs=signs)
 
 
 def size_class(size: int) -> int:
     return 1 + sum(size > edge for edge in SIZES)
+
+
+def centre(picture: Scene, item: Item) -> int:
+    """The patch in the middle of an object."""
+    return (item.y // PATCH - picture.row) * picture.columns + item.x // PATCH - picture.column
 
 
 def patch_labels(picture: Scene) -> dict[str, np.ndarray]:
@@ -73,8 +93,8 @@ def patch_labels(picture: Scene) -> dict[str, np.ndarray]:
         for kind, value in values.items():
             labels[kind][grazed] = IGNORE
             labels[kind][strong] = value
-        row, column = item.y // PATCH - picture.row, item.x // PATCH - picture.column
-        labels["centre"][row * picture.columns + column] = 1
+            labels[kind][centre(picture, item)] = value  # also where it is the hole of a ring
+        labels["centre"][centre(picture, item)] = 1
         if item.text:
             _letters(labels["character"].reshape(picture.rows, picture.columns), picture, index)
     return labels
@@ -125,16 +145,15 @@ def batch(numbers: dict[str, int], phase: Phase, seed: int, step: int) -> dict[s
     if phase.frozen and step % 2:
         rows, images = random.choice(((8, 48), (12, 22)))
         phase = replace(phase, rows=rows, batch=images, questions=0, signs=0.3)
-    if phase.mixed and step % 3 == 0:
-        phase = replace(phase, rows=12, batch=12, questions=14, signs=0.2)
+    phase = phase.turned(step)
     seen: Counter[tuple[str, str]] = Counter()
     pictures: list[Scene] = []
-    asked: list[list[tuple[Question, list[int]]]] = []
+    asked: list[list[Question]] = []
     for _ in range(phase.batch):
         number, signs = first_seed("train") + random.randrange(SPAN), random.random() < phase.signs
         picture = scene(number, signs=signs, rows=phase.rows, columns=phase.rows)
         pictures.append(picture)
-        asked.append(_asked(picture, phase.questions, random, seen, numbers))
+        asked.append(asked_of(View(picture), phase.questions, random, seen))
     made: dict[str, Any] = {
         "pixels": torch.from_numpy(np.stack([picture.pixels for picture in pictures])),
         "places": torch.tensor([_places(picture) for picture in pictures]),
@@ -147,25 +166,21 @@ def batch(numbers: dict[str, int], phase: Phase, seed: int, step: int) -> dict[s
     made["mask"], made["way"] = (torch.from_numpy(np.stack(part)) for part in zip(*fine, strict=True))
     made["labels"] |= {"row": made["places"] // GRID + 1, "column": made["places"] % GRID + 1}
     if phase.questions:
-        made.update(pack(asked, pictures))
+        made.update(pack(asked, pictures, numbers))
         made["frozen"] = phase.frozen
     return made
 
 
-def _asked(
-    picture: Scene, amount: int, random: Random, seen: Counter[tuple[str, str]], numbers: dict[str, int]
-) -> list[tuple[Question, list[int]]]:
-    view, row = View(picture), []
-    texts: set[str] = set()
+def asked_of(view: View, amount: int, random: Random, seen: Counter[tuple[str, str]]) -> list[Question]:
+    """Different questions about a picture, at most `amount`; `seen` keeps their answers in balance."""
+    found: dict[str, Question] = {}
     tasks: list[str] = []
     for _ in range(amount):
-        tasks = tasks or random.sample((*TASKS, *HARD), len(TASKS) + len(HARD))
+        tasks = tasks or random.sample((*TASKS, *OFTEN), len(TASKS) + len(OFTEN))
         question = ask(view, tasks.pop(), random, seen, tries=3)
-        if question is None or question.text in texts:
-            continue
-        texts.add(question.text)
-        row.append((question, tokens(question, numbers)))
-    return row
+        if question is not None:
+            found.setdefault(question.text, question)
+    return list(found.values())
 
 
 def tokens(question: Question, numbers: dict[str, int]) -> list[int]:
@@ -173,8 +188,17 @@ def tokens(question: Question, numbers: dict[str, int]) -> list[int]:
     return [numbers[word] for word in (*words(question.text), "assistant", ":", *words(question.answer), "</s>")]
 
 
-def pack(rows: list[list[tuple[Question, list[int]]]], pictures: list[Scene]) -> dict[str, Tensor]:
-    """Questions of one picture side by side. `segment` says which question a token belongs to (-1: padding)."""
+def pack(
+    asked: list[list[Question]],
+    pictures: list[Scene],
+    words_of: dict[str, int],
+    times: list[tuple[int, ...]] | None = None,
+) -> dict[str, Tensor]:
+    """Questions of one picture side by side. `segment` says which question a token belongs to (-1: padding).
+
+    times: when each object of a clip appears.
+    """
+    rows = [[(question, tokens(question, words_of)) for question in row] for row in asked]
     length = max(1, max(sum(len(ids) for _, ids in row) for row in rows))
     shape = (len(rows), length)
     ids, segment = torch.zeros(shape, dtype=torch.long), torch.full(shape, -1)
@@ -191,12 +215,16 @@ def pack(rows: list[list[tuple[Question, list[int]]]], pictures: list[Scene]) ->
             offset[b, at:end] = torch.arange(len(numbers))
             answer = len(words(question.answer)) + 1
             target[b, end - answer - 1 : end - 1] = torch.tensor(numbers[-answer:])
-            task[b, end - answer - 1 : end - 1] = TASKS.index(question.task)
-            nouns += [_noun(b, at + place, pictures[b], index) for place, index in question.nouns]
+            task[b, end - answer - 1 : end - 1] = ALL_TASKS.index(question.task)
+            when = times[b] if times else (0,) * len(pictures[b].items)
+            nouns += [[*_noun(b, at + place, pictures[b], index), when[index]] for place, index in question.nouns]
             if len(question.nouns) == 2:
-                pairs.append([len(nouns) - 2, len(nouns) - 1])
+                pairs.append([len(nouns) - 2, len(nouns) - 1, VERDICTS.index(question.balance)])
             if question.task == "counting":
-                counts.append([b, at + words(question.text).index("are") - 1, int(question.answer)])
+                found = [centre(pictures[b], pictures[b].items[index]) for index in question.items]
+                counts.append(
+                    [b, at + words(question.text).index("are") - 1, len(found), *found, *[-1] * (4 - len(found))]
+                )
             at = end
     return {
         "ids": ids,
@@ -204,9 +232,9 @@ def pack(rows: list[list[tuple[Question, list[int]]]], pictures: list[Scene]) ->
         "offset": offset,
         "target": target,
         "task": task,
-        "nouns": torch.tensor(nouns, dtype=torch.long).view(-1, 11),
-        "pairs": torch.tensor(pairs, dtype=torch.long).view(-1, 2),
-        "counts": torch.tensor(counts, dtype=torch.long).view(-1, 3),
+        "nouns": torch.tensor(nouns, dtype=torch.long).view(-1, 12),
+        "pairs": torch.tensor(pairs, dtype=torch.long).view(-1, 3),
+        "counts": torch.tensor(counts, dtype=torch.long).view(-1, 7),
     }
 
 

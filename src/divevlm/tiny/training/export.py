@@ -11,25 +11,30 @@ import shutil
 from pathlib import Path
 
 import torch
-from transformers import LlavaForConditionalGeneration
+from transformers import AutoModelForImageTextToText
 
-from divevlm.tiny import build
+from divevlm.tiny import build, build_qwen
 from divevlm.tiny.shipped import MODELS, save
+
+BUILD = {"llava": (build.llava, build.processor), "qwen2vl": (build_qwen.qwen2vl, build_qwen.processor)}
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, required=True, help="where the checkpoint is")
-    parser.add_argument("--to", type=Path, default=MODELS / "llava")
+    parser.add_argument("--model", choices=sorted(BUILD), default="llava")
+    parser.add_argument("--to", type=Path, help="default: the package's own directory of that model")
     options = parser.parse_args(arguments)
+    to = options.to or MODELS / options.model
     state = torch.load(options.folder / "checkpoint.pt", map_location="cpu", weights_only=True)
-    model = build.llava().eval()
+    fresh, processor = BUILD[options.model]
+    model = fresh().eval()
     model.load_state_dict(state["modules"]["model"])
-    options.to.mkdir(parents=True, exist_ok=True)
-    save(model, build.processor(), options.to)
-    shutil.copy(options.folder / "log.jsonl", options.to / "training.jsonl")
+    to.mkdir(parents=True, exist_ok=True)
+    save(model, processor(), to)
+    shutil.copy(options.folder / "log.jsonl", to / "training.jsonl")
     heads = {name: value.to(torch.bfloat16) for name, value in state["modules"]["heads"].items()}
-    torch.save({"step": state["step"], "spent": state["spent"], "heads": heads}, options.to / "training.pt")
+    torch.save({"step": state["step"], "spent": state["spent"], "heads": heads}, to / "training.pt")
 
 
 def unpack(shipped: Path, folder: Path) -> None:
@@ -37,7 +42,7 @@ def unpack(shipped: Path, folder: Path) -> None:
     if (folder / "checkpoint.pt").exists():
         return
     left = torch.load(shipped / "training.pt", map_location="cpu", weights_only=True)
-    weights = LlavaForConditionalGeneration.from_pretrained(shipped, dtype=torch.float32).state_dict()
+    weights = AutoModelForImageTextToText.from_pretrained(shipped, dtype=torch.float32).state_dict()
     heads = {name: value.float() for name, value in left["heads"].items()}
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy(shipped / "training.jsonl", folder / "log.jsonl")

@@ -5,44 +5,18 @@ It runs the weights of the stock transformers model, and on one question it equa
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
 from divevlm.tiny.scene import GRID
-from divevlm.tiny.training.batches import IGNORE, PATCH_LABELS, PLACE_LABELS, PRINTED
-from divevlm.tiny.words import COLORS, PATTERNS, SHAPES, SIGN, TASKS
+from divevlm.tiny.training.batches import ALL_TASKS, IGNORE
+from divevlm.tiny.training.hints import COUNT, WORDS, Heads, hints
 
 PREFIX = ("<s>", "user", ":")
-WORDS = {"shape": (*SHAPES, SIGN), "color": COLORS, "pattern": PATTERNS, "printed": PRINTED}
-NOUN_LABELS = {"row": GRID, "column": GRID, "size": 10, "shape": 10, "color": 9, "pattern": 4}
-POINT, PAIR = 4, 6  # noun phrases are located in the states after 4 decoder blocks, and two of them compared after 6
-
-
-class Heads(nn.Module):
-    """Used in training only, dropped when the model is saved."""
-
-    def __init__(self, width: int, vision: int) -> None:
-        super().__init__()
-        self.nothing = nn.ParameterDict({kind: nn.Parameter(0.1 * torch.randn(width)) for kind in WORDS})
-        self.scale = nn.Parameter(torch.tensor(3.0))
-        self.patch = nn.ModuleDict(
-            {
-                kind: nn.Linear(width, classes + 1)
-                for kind, classes in (PATCH_LABELS | PLACE_LABELS).items()
-                if kind not in WORDS
-            }
-        )
-        self.noun = nn.ModuleDict({kind: nn.Linear(width, classes) for kind, classes in NOUN_LABELS.items()})
-        self.present = nn.Linear(vision, 9 * 8)
-        self.mask = nn.Linear(vision, 49)
-        self.way = nn.Linear(width, 2)
-        self.measure = nn.Linear(width, 3)
-        self.count = nn.Linear(width, 5)
-        self.order = nn.Linear(width, 3)
 
 
 def encode(model: Any, pixels: Tensor, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -66,37 +40,56 @@ def encode(model: Any, pixels: Tensor, places: Tensor) -> tuple[Tensor, Tensor, 
     return model.model.multi_modal_projector(states[:, 1:]), states[:, 0], early[:, 1:]
 
 
-def decode(model: Any, numbers: dict[str, int], visual: Tensor, made: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
-    """The language model on packed questions. Returns the text states after POINT and PAIR blocks and at the end. [B, T, d]"""
-    text = model.model.language_model
-    b, n, _ = visual.shape
+class Decoded(NamedTuple):
+    """States of the text, [B, T, d]: after so many blocks, and at the end; visual states before block 2, [B, n, d]; how much
+    counting words look at the first token and at each visual one, [C, 1 + n] logarithms."""
+
+    after: dict[int, Tensor]
+    last: Tensor
+    visual: Tensor
+    looks: Tensor | None
+
+
+def decode(model: Any, numbers: dict[str, int], visual: Tensor, made: dict[str, Any]) -> Decoded:
+    """The language model on packed questions about one image each."""
+    words = model.model.language_model.embed_tokens
+    b = len(visual)
     prefix = torch.tensor([numbers[word] for word in PREFIX]).expand(b, -1)
-    ids, context = made["ids"], len(PREFIX) + n
-    states = torch.cat([text.embed_tokens(prefix), visual, text.embed_tokens(ids)], dim=1)
-    start = len(PREFIX) + GRID * GRID
-    positions = torch.cat(
-        [torch.arange(len(PREFIX)).expand(b, -1), len(PREFIX) + made["places"], start + made["offset"]], dim=1
+    first, start = len(PREFIX), len(PREFIX) + GRID * GRID
+    positions = torch.cat([torch.arange(first).expand(b, -1), first + made["places"], start + made["offset"]], dim=1)
+    return read(
+        model, torch.cat([words(prefix), visual], dim=1), positions, made, slice(first, first + visual.shape[1])
     )
+
+
+def read(model: Any, context: Tensor, positions: Tensor, made: dict[str, Any], visual: slice) -> Decoded:
+    """The blocks of the language model on what stands before the questions [B, c, d] and on the packed questions behind it.
+
+    visual: which places of the context are visual tokens.
+    """
+    text, c = model.model.language_model, context.shape[1]
+    states = torch.cat([context, text.embed_tokens(made["ids"])], dim=1)
     turn = text.rotary_emb(states, position_ids=positions)
-    seen, hidden = masks(made["segment"], made["hidden"], context)
-    middle = late = states
+    seen, hidden = masks(made["segment"], made["hidden"], c, visual)
+    after, looks, shown = {}, None, context
     for number, block in enumerate(text.layers):
         last = number + 1 == len(text.layers)
-        states = run_block(block, states, turn, context, hidden if number < 2 else seen, text_only=last)
-        if number + 1 == POINT:
-            middle = states[:, context:]
-        if number + 1 == PAIR:
-            late = states if last else states[:, context:]
-    return middle, late, rms(text.norm, states)
+        if number == COUNT:
+            shown = states[:, visual]
+            if torch.is_grad_enabled():
+                looks = look(block, states, turn, c, seen, made["counts"])[:, [0, *range(visual.start, visual.stop)]]
+        states = run_block(block, states, turn, c, hidden if number < COUNT else seen, text_only=last)
+        after[number + 1] = states if last else states[:, c:]
+    return Decoded(after, rms(text.norm, states), shown, looks)
 
 
-def masks(segment: Tensor, hidden: Tensor, context: int) -> tuple[Tensor, Tensor]:
+def masks(segment: Tensor, hidden: Tensor, context: int, visual: slice) -> tuple[Tensor, Tensor]:
     """Who a text token sees: the image and its own question so far; and the same with the image hidden on some rows."""
     b, t = segment.shape
     own = (segment[:, :, None] == segment[:, None, :]) & torch.ones(t, t, dtype=torch.bool).tril()
     seen = torch.cat([torch.ones(b, t, context, dtype=torch.bool), own], dim=2)
     blind = seen.clone()
-    blind[:, :, len(PREFIX) : context] &= ~hidden[:, None, None]
+    blind[:, :, visual] &= ~hidden[:, None, None]
     return seen[:, None], blind[:, None]
 
 
@@ -125,6 +118,21 @@ def run_block(
     states = states[:, asking:] + attention.o_proj(text.transpose(1, 2).reshape(b, s - asking, -1))
     result: Tensor = states + block.mlp(rms(block.post_attention_layernorm, states))
     return result
+
+
+def look(block: Any, states: Tensor, turn: tuple[Tensor, Tensor], context: int, seen: Tensor, counts: Tensor) -> Tensor:
+    """The logarithm of the attention of a block's first head in the rows of counting words. [C, context + T]"""
+    attention = block.self_attn
+    d, row, place = attention.head_dim, counts[:, 0], counts[:, 1]
+    normed = rms(block.input_layernorm, states)
+    q = functional.linear(normed[row, context + place], attention.q_proj.weight[:d])
+    k = functional.linear(normed, attention.k_proj.weight[:d])
+    cos, sin = turn[0].expand(len(k), -1, -1), turn[1].expand(len(k), -1, -1)
+    q = q * cos[row, context + place] + _half_turn(q) * sin[row, context + place]
+    k = k * cos + _half_turn(k) * sin
+    logits = torch.einsum("cd,csd->cs", q, k[row]) * attention.scaling
+    looks: Tensor = logits.masked_fill(~seen[row, 0, place], -torch.inf).log_softmax(-1)
+    return looks
 
 
 def rms(norm: Any, x: Tensor) -> Tensor:
@@ -175,48 +183,19 @@ def losses(model: Any, heads: Heads, numbers: dict[str, int], made: dict[str, An
         log.update(patch=total.item(), present=present.item(), mask=mask.item(), way=way.item())
         total = total + present + 3 * mask + 5 * way
     if "ids" in made:
-        middle, late, last = decode(model, numbers, visual, made)
+        states = decode(model, numbers, visual, made)
         target = made["target"]
         asked = target != IGNORE
-        logits = functional.linear(last[asked], model.lm_head.weight)
+        logits = functional.linear(states.last[asked], model.lm_head.weight)
         answer = functional.cross_entropy(logits, target[asked])
-        noun, found = noun_loss(heads, middle, made["nouns"], made["counts"])
-        order, right["noun order"] = pair_loss(heads, late, made["nouns"], made["pairs"])
+        hint, parts, found = hints(heads, states.after, states.looks, made)
         correct = torch.zeros(target.shape, dtype=torch.bool)
         correct[asked] = logits.argmax(-1) == target[asked]
         right.update(found)
         right.update(by_task(correct, asked, made["task"], made["segment"]))
-        log.update(answer=answer.item(), noun=noun.item(), order=order.item())
-        total = total + 2 * answer + 0.5 * noun + order
+        log.update(answer=answer.item(), **parts)
+        total = total + 2 * answer + hint
     return total, log
-
-
-def noun_loss(heads: Heads, middle: Tensor, nouns: Tensor, counts: Tensor) -> tuple[Tensor, dict[str, tuple[int, int]]]:
-    """What a phrase names, where it is and how large (as classes and as numbers that can be compared), and how many there are."""
-    states = middle[nouns[:, 0], nouns[:, 1]]
-    total, right = middle.new_zeros(()), {}
-    for column, kind in enumerate(NOUN_LABELS):
-        logits, truth = heads.noun[kind](states), nouns[:, 2 + column]
-        total = total + functional.cross_entropy(logits, truth)
-        right[f"noun {kind}"] = (int((logits.argmax(-1) == truth).sum()), len(truth))
-    x, y, size = nouns[:, 8:].float().unbind(1)
-    numbers = torch.stack([x / 168 - 1, y / 168 - 1, (size / 14).log2() / 1.35 - 1], dim=1)
-    total = total + 4 * functional.mse_loss(heads.measure(states), numbers)
-    logits, truth = heads.count(middle[counts[:, 0], counts[:, 1]]), counts[:, 2]
-    right["noun count"] = (int((logits.argmax(-1) == truth).sum()), len(truth))
-    return total + functional.cross_entropy(logits, truth, reduction="sum") / max(1, len(truth)), right
-
-
-def pair_loss(heads: Heads, late: Tensor, nouns: Tensor, pairs: Tensor) -> tuple[Tensor, tuple[int, int]]:
-    """At the second of two phrases: is the first one further right, further down, larger?"""
-    first, second = nouns[pairs[:, 0]], nouns[pairs[:, 1]]
-    logits = heads.order(late[second[:, 0], second[:, 1]])
-    apart = (first - second)[:, 8:]
-    clear = apart.abs() >= torch.tensor([20, 20, 5])
-    truth = apart > 0
-    loss = functional.binary_cross_entropy_with_logits(logits, truth.float(), reduction="none")
-    right = ((logits > 0) == truth) & clear
-    return (loss * clear).sum() / clear.sum().clamp_min(1), (int(right.sum()), int(clear.sum()))
 
 
 def by_task(correct: Tensor, asked: Tensor, task: Tensor, segment: Tensor) -> dict[str, tuple[int, int]]:
@@ -228,5 +207,5 @@ def by_task(correct: Tensor, asked: Tensor, task: Tensor, segment: Tensor) -> di
     kind = torch.zeros(len(questions), dtype=torch.long).index_put_((inverse,), task[asked])
     return {
         name: (int(((wrong == 0) & (kind == number)).sum()), int((kind == number).sum()))
-        for number, name in enumerate(TASKS)
+        for number, name in enumerate(ALL_TASKS)
     }

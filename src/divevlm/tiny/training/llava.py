@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,29 +11,24 @@ import torch
 from divevlm.tiny import build
 from divevlm.tiny.training.batches import Phase, batch
 from divevlm.tiny.training.export import unpack
-from divevlm.tiny.training.forward import Heads, losses
-from divevlm.tiny.training.loop import train
+from divevlm.tiny.training.forward import losses
+from divevlm.tiny.training.hints import Heads
+from divevlm.tiny.training.loop import scheduled, train
 from divevlm.tiny.training.muon import optimizers
 from divevlm.tiny.training.start import prepare
 from divevlm.tiny.words import vocabulary
 
+WINDOWS = ((8, 48, 0, 0.3), (12, 12, 18, 0.2), (12, 22, 0, 0.3))  # between steps on whole pictures
 PHASES = (
     Phase("look", 6, 96, 0, 772, signs=0.3),
     Phase("ask8", 8, 16, 8, 332, signs=0.15, frozen=True),
     Phase("ask12", 12, 10, 14, 323, (0.8, 0.4), signs=0.1, frozen=True),
     Phase("both12", 12, 12, 14, 412, (0.4, 0.4), signs=0.2),
-    Phase("mixed24", 24, 5, 20, 360, (0.32, 0.08), mixed=True),
+    Phase("mixed24", 24, 5, 20, 360, (0.32, 0.08), turns=WINDOWS[1:2]),
     Phase("both24", 24, 5, 20, 70, (0.08, 0.004)),
+    Phase("learn24", 24, 5, 26, 1500, (0.4, 0.25), turns=WINDOWS),
+    Phase("end24", 24, 5, 26, 1000, (0.25, 0.004), turns=WINDOWS),
 )
-
-
-def schedule(changes: list[str], scale: float) -> list[Phase]:
-    """PHASES with other numbers of steps: "ask24=500", all of them times `scale`."""
-    steps = dict(change.split("=") for change in changes)
-    unknown = set(steps) - {phase.name for phase in PHASES}
-    if unknown:
-        raise ValueError(f"--steps must name a phase of {[phase.name for phase in PHASES]}, got {sorted(unknown)}")
-    return [replace(phase, steps=round(scale * int(steps.get(phase.name, phase.steps)))) for phase in PHASES]
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -61,7 +55,7 @@ def main(arguments: list[str] | None = None) -> None:
     train(
         {"model": model, "heads": heads},
         optimizers(model, heads, options.matrix_rate, options.rate),
-        schedule(options.steps, options.scale),
+        scheduled(PHASES, options.steps, options.scale),
         partial(_make, numbers, options.seed),
         partial(losses, model, heads, numbers),
         options.folder,

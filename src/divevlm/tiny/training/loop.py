@@ -7,6 +7,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,15 @@ def at(phases: Sequence[Phase], step: int) -> tuple[Phase, float]:
             return phase, first + (last - first) * step / phase.steps
         step -= phase.steps
     raise ValueError(f"step must be before the end of the schedule, got {step} steps beyond it")
+
+
+def scheduled(phases: Sequence[Phase], changes: Sequence[str], scale: float) -> list[Phase]:
+    """Phases with other numbers of steps: "ask24=500", all of them times `scale`."""
+    steps = dict(change.split("=") for change in changes)
+    names = [phase.name for phase in phases]
+    if unknown := sorted(set(steps) - set(names)):
+        raise ValueError(f"--steps must name a phase of {names}, got {unknown}")
+    return [replace(phase, steps=round(scale * int(steps.get(phase.name, phase.steps)))) for phase in phases]
 
 
 def train(

@@ -18,7 +18,7 @@ import torch
 
 from divevlm.tiny import build
 from divevlm.tiny.splits import Sample, questions
-from divevlm.tiny.training.batches import IGNORE, pack, tokens
+from divevlm.tiny.training.batches import IGNORE, pack
 from divevlm.tiny.training.forward import by_task, decode, encode
 from divevlm.tiny.words import TASKS, vocabulary
 
@@ -33,15 +33,13 @@ def score(model: Any, samples: list[Sample], images: int = 8) -> dict[str, tuple
     asked: Counter[str] = Counter()
     for at in range(0, len(pictures), images):
         chunk = pictures[at : at + images]
-        made: dict[str, Any] = pack(
-            [[(sample.question, tokens(sample.question, NUMBERS)) for sample in row] for row in chunk],
-            [row[0].scene for row in chunk],
-        )
+        asked_here = [[sample.question for sample in row] for row in chunk]
+        made: dict[str, Any] = pack(asked_here, [row[0].scene for row in chunk], NUMBERS)
         made["places"] = torch.arange(576).expand(len(chunk), -1)
         made["hidden"] = torch.zeros(len(chunk), dtype=torch.bool)
         pixels = torch.from_numpy(np.stack([row[0].scene.pixels for row in chunk]))
         visual, _, _ = encode(model, pixels, made["places"])
-        _, _, last = decode(model, NUMBERS, visual, made)
+        last = decode(model, NUMBERS, visual, made).last
         first_choice = (last @ model.lm_head.weight.T).argmax(-1)
         correct, answers = first_choice == made["target"], made["target"] != IGNORE
         for task, (good, all_of_them) in by_task(correct, answers, made["task"], made["segment"]).items():

@@ -64,3 +64,22 @@ def prepare(model: Any, sharpness: float = 1.2) -> None:
             attention.out_proj.weight[-CHANNELS:] = 0
             block.mlp.fc2.weight[-CHANNELS:] = 0
     model.get_input_embeddings().weight.normal_(0, 0.1)
+
+
+@torch.no_grad()
+def prepare_qwen(model: Any, sharpness: float = 5.0) -> None:
+    """The same for a tower with rotary positions: a bias of the queries, turned by the way to a neighbour, finds its keys."""
+    tower = model.model.visual
+    frequencies = tower.rotary_pos_emb.inv_freq
+    strength = sharpness * (frequencies > 0.09).float().repeat(2)  # slower waves do not tell neighbours apart
+    for block, offsets in zip(tower.blocks, OFFSETS, strict=False):
+        attention = block.attn
+        head, width = attention.head_dim, attention.dim
+        for number, (rows, columns) in enumerate(offsets[: attention.num_heads]):
+            angle = torch.cat([frequencies * rows, frequencies * columns])
+            at = number * head
+            attention.qkv.weight[at : at + head] *= 0.2
+            attention.qkv.weight[width + at : width + at + head] *= 0.2
+            attention.qkv.bias[at : at + head] = strength.repeat(2) * torch.cat([angle.cos(), angle.sin()])
+            attention.qkv.bias[width + at : width + at + head] = torch.cat([strength, 0 * strength])
+    model.get_input_embeddings().weight.normal_(0, 0.1)
