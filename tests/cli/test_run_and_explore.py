@@ -216,7 +216,7 @@ def test_a_video_is_sampled_and_said_so(capsys, monkeypatch, tmp_path):
 
     write_video(tmp_path / "a.mp4", 12)
     entry = build("llava_onevision")  # its processor can't be loaded from a folder without torchvision
-    monkeypatch.setattr("divevlm.cli.run.load_model", lambda options: (entry.model, entry.processor, "zoo"))
+    monkeypatch.setattr("divevlm.cli.loading.load_model", lambda options: (entry.model, entry.processor, "zoo"))
     code, out, err = run(
         capsys,
         "run",
@@ -234,7 +234,24 @@ def test_a_video_is_sampled_and_said_so(capsys, monkeypatch, tmp_path):
     assert "3 of 12 frames, evenly spaced, of a video at 10 frames a second" in err
     assert json.loads(out)["visual"] == 3 * 9 + 1
     entry = build("llava")
-    monkeypatch.setattr("divevlm.cli.run.load_model", lambda options: (entry.model, entry.processor, "zoo"))
+    monkeypatch.setattr("divevlm.cli.loading.load_model", lambda options: (entry.model, entry.processor, "zoo"))
     code, _, err = run(capsys, "run", str(tmp_path / "a.mp4"), "What moves?", "--keep", "4")
     assert code == 2
     assert "takes no videos" in err
+
+
+def test_a_bar_shows_how_much_is_done(monkeypatch):
+    import io
+
+    class Screen(io.StringIO):
+        def isatty(self):
+            return True
+
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    with progress("work") as tick:
+        tick("[first] part")
+        tick("second part", 0.5)
+    assert "work: second part" in screen.getvalue()
+    assert "━" in screen.getvalue()

@@ -50,7 +50,7 @@ def measure(
     n: int = 1000,
     split: str = "validation",
     model: str = "llava",
-    tick: Callable[[str], object] = lambda text: None,
+    tick: Callable[..., object] = lambda text, share=None: None,
 ) -> dict[str, Any]:
     """Accuracy by task, likelihood, hit rate, redundancy and cost of each setting; vanilla and blind stand first."""
     from divevlm.tiny.shipped import load
@@ -81,7 +81,7 @@ def measure(
                 if one.kept is not None and len(one.kept) > 1
             ]
         done += len(chunk.samples)
-        tick(f"{done} of {n} questions")
+        tick(f"{done} of {n} questions", done / n)
     full = answers["vanilla", 0]
     rows = [
         row(name, keep, found, full, seconds[name, keep], alike[name, keep]) for (name, keep), found in answers.items()

@@ -63,7 +63,7 @@ def measure(
     shapes: Sequence[Shape] = SHAPES,
     rounds: int = 3,
     decode: int = 16,
-    tick: Callable[[str], object] = lambda name: None,
+    tick: Callable[..., object] = lambda text, share=None: None,
 ) -> dict[str, Any]:
     """Vanilla against DIVE at each budget, interleaved; medians over the rounds."""
     rows = []
@@ -75,7 +75,7 @@ def measure(
         runs: dict[int, list[dict[str, Any]]] = {keep: [] for keep in (0, *shape.keeps)}
         for turn in range(rounds + 1):  # the first round warms up
             for keep, found in runs.items():
-                tick(f"{shape}, {f'keep {keep}' if keep else 'vanilla'}, round {turn}")
+                tick(f"{shape}, {f'keep {keep}' if keep else 'vanilla'}, round {turn}", turn / (rounds + 1))
                 run = _once(model, inputs, keep, decode)
                 if turn:
                     found.append(run)

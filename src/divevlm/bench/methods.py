@@ -90,7 +90,7 @@ def measure(
     names: Sequence[str],
     shapes: Sequence[Shape] = SHAPES,
     rounds: int = 9,
-    tick: Callable[[str], object] = lambda name: None,
+    tick: Callable[..., object] = lambda text, share=None: None,
 ) -> dict[str, Any]:
     """One row for each shape and method: milliseconds, and how that compares to DIVE."""
     rows = []
@@ -105,7 +105,7 @@ def measure(
         seconds, results = interleaved(
             runs,
             dict.fromkeys(runs, rounds),
-            lambda name, shape=shape: tick(f"{shape} {name}"),  # type: ignore[misc]
+            lambda name, share, shape=shape: tick(f"{shape} {name}", share),  # type: ignore[misc]
         )
         rows += [
             {

@@ -86,7 +86,7 @@ def measure(
     shapes: Sequence[Shape] = SHAPES,
     rounds: int = 9,
     slow_rounds: int = 3,
-    tick: Callable[[str], object] = lambda name: None,
+    tick: Callable[..., object] = lambda text, share=None: None,
 ) -> dict[str, Any]:
     """One row for each shape and contender: seconds, ratio to reference and floor, peak memory, picks equal to float64's."""
     rows = []
@@ -98,7 +98,7 @@ def measure(
         times = {
             name: slow if name in ("reference", "in place") else min(rounds, 3) if long else rounds for name in runs
         }
-        seconds, results = interleaved(runs, times, lambda name, shape=shape: tick(f"{shape} {name}"))  # type: ignore[misc]
+        seconds, results = interleaved(runs, times, lambda name, share, shape=shape: tick(f"{shape} {name}", share))  # type: ignore[misc]
         x, q = (z if shape.batch > 1 else z[0] for z in states(shape))
         # Not the float32 reference's picks: over many steps its rounding may lead to others.
         expected = _orders(select(x.double(), q.double(), shape.keep))

@@ -17,21 +17,24 @@ from torch.profiler import ProfilerActivity, profile
 def interleaved(
     contenders: Mapping[str, Callable[[], object]],
     rounds: Mapping[str, int],
-    tick: Callable[[str], object] = lambda name: None,
+    tick: Callable[[str, float], object] = lambda name, share: None,
 ) -> tuple[dict[str, float], dict[str, Any]]:
     """Median seconds and last result of each contender. A round runs each once, so that a noisy minute hits all of them alike.
 
-    rounds: how often to run each. Those with fewer rounds sit the later ones out. `tick` is told of every run.
+    rounds: how often to run each. Those with fewer rounds sit the later ones out.
+    tick: told of every run, and of the share that is done
     """
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     results: dict[str, Any] = {}
+    done = 0
     for turn in range(max(rounds.values())):
         for name, run in contenders.items():
             if turn < rounds[name]:
                 start = time.perf_counter()
                 results[name] = run()
                 seconds[name].append(time.perf_counter() - start)
-                tick(name)
+                done += 1
+                tick(name, done / sum(rounds.values()))
     return {name: median(values) for name, values in seconds.items()}, results
 
 

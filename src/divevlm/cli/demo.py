@@ -40,7 +40,11 @@ def run(options: argparse.Namespace) -> None:
     with progress("divevlm demo") as tick:
         tick("loading the embedded model")
         model, processor = embedded()
-        told = [answered(model, processor, sample, tick) for sample in samples(options.questions)]
+        asked = samples(options.questions)
+        told = []
+        for number, sample in enumerate(asked):
+            tick(sample.text, number / len(asked))
+            told.append(answered(model, processor, sample))
         tick("writing the explorer page")
         example = best_example(told)
         write(options.out, example_page(model, processor, example))
@@ -65,13 +69,12 @@ def samples(n: int) -> list[Any]:
     return questions("validation", n)
 
 
-def answered(model: Any, processor: Any, sample: Any, tick: Any) -> dict[str, Any]:
+def answered(model: Any, processor: Any, sample: Any) -> dict[str, Any]:
     """One question under every setting."""
     from divevlm.methods import method_of
     from divevlm.viz.asking import ask
 
     methods = [(label, None if name == "vanilla" else method_of(name, keep, {})) for label, name, keep in SETTINGS]
-    tick(sample.text)
     asked = ask(model, processor, sample.text, [sample.image], methods, max_new_tokens=6, name="tiny-llava")
     answers = {answer.label: answer.text for answer in asked.answers}
     return {

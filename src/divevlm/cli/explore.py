@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from divevlm.cli.loading import add_model_options, keep, load_model, media_and_question
-from divevlm.cli.output import check_target, progress, write
+from divevlm.cli.loading import add_model_options, ask_all, keep, media_and_question
+from divevlm.cli.output import check_target, write
 
 EXAMPLES = """examples:
   divevlm explore photo.jpg "What is on the table?" --model llava-hf/llava-1.5-7b-hf -o page.html
@@ -36,7 +36,6 @@ def add(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from divevlm.viz.asking import ask
     from divevlm.viz.explorer import page, settings
 
     check_target("--out", options.out)
@@ -50,20 +49,7 @@ def run(options: argparse.Namespace) -> None:
         )
     )
     media, question = media_and_question(options)
-    with progress("divevlm explore") as tick:
-        tick("loading the model")
-        model, processor, name = load_model(options)
-        asked = ask(
-            model,
-            processor,
-            question,
-            media,
-            [("all tokens", None), *runs],
-            system=options.system,
-            max_new_tokens=options.max_new_tokens,
-            name=name,
-            tick=tick,
-        )
+    asked = ask_all(options, "divevlm explore", media, question, [("all tokens", None), *runs])
     html = page(asked)
     write(options.out, html)
     rows = [{"setting": answer.label, "answer": answer.text} for answer in asked.answers]

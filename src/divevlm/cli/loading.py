@@ -6,6 +6,8 @@ import argparse
 import sys
 from typing import Any
 
+from divevlm.cli.output import progress
+
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
@@ -86,6 +88,19 @@ def media_and_question(options: argparse.Namespace) -> tuple[list[Any], str]:
         if isinstance(shown, Clip):
             print(f"{path}: {shown}", file=sys.stderr)
     return media, question
+
+
+def ask_all(
+    options: argparse.Namespace, title: str, media: list[Any], question: str, methods: list[tuple[str, Any]]
+) -> Any:
+    """Load the model of the command and ask it under every method."""
+    from divevlm.viz.asking import ask
+
+    with progress(title) as tick:
+        tick("loading the model")
+        model, processor, name = load_model(options)
+        more = {"system": options.system, "max_new_tokens": options.max_new_tokens, "name": name}
+        return ask(model, processor, question, media, methods, tick=tick, **more)
 
 
 def keep(text: str) -> int | float:

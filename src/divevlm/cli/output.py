@@ -51,16 +51,28 @@ def _rich_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 @contextmanager
-def progress(title: str) -> Iterator[Callable[[str], None]]:
-    """A line on the terminal that says what is being done; nothing when stderr is a pipe."""
+def progress(title: str) -> Iterator[Callable[..., None]]:
+    """A bar on the terminal with what is being done; nothing when stderr is a pipe.
+
+    It gives a function of a text and the share that is done, which is left out where nobody knows.
+    """
     if not rich_output(sys.stderr):
-        yield lambda text: None
+        yield lambda text, share=None: None
         return
     from rich.console import Console
     from rich.markup import escape
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    with Console(stderr=True).status(title) as status:
-        yield lambda text: status.update(f"{title}: {escape(text)}")
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(24), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        bar = shown.add_task(title, total=None)
+
+        def tick(text: str, share: float | None = None) -> None:
+            shown.update(
+                bar, description=f"{title}: {escape(text)}", total=None if share is None else 1, completed=share
+            )
+
+        yield tick
 
 
 def check_target(option: str, path: Path | None, kinds: Sequence[str] = ()) -> None:

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from divevlm.cli.loading import add_model_options, keep, load_model, media_and_question
-from divevlm.cli.output import check_target, progress, table, write
+from divevlm.cli.loading import add_model_options, ask_all, keep, media_and_question
+from divevlm.cli.output import check_target, table, write
 
 EXAMPLES = """examples:
   divevlm run photo.jpg "What is on the table?" --model llava-hf/llava-1.5-7b-hf --keep 64
@@ -39,26 +39,11 @@ def add(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from divevlm.viz.asking import ask
-
     check_target("--html", options.html)
     check_target("--png", options.png, (".png", ".svg"))
     methods = chosen(options)
     media, question = media_and_question(options)
-    with progress("divevlm run") as tick:
-        tick("loading the model")
-        model, processor, name = load_model(options)
-        asked = ask(
-            model,
-            processor,
-            question,
-            media,
-            [("vanilla", None), *methods],
-            system=options.system,
-            max_new_tokens=options.max_new_tokens,
-            name=name,
-            tick=tick,
-        )
+    asked = ask_all(options, "divevlm run", media, question, [("vanilla", None), *methods])
     result = told(asked)
     print(json.dumps(result) if options.json else shown(result))
     if options.html:

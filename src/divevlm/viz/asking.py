@@ -66,15 +66,16 @@ def ask(
     system: str | None = None,
     max_new_tokens: int = 32,
     name: str = "",
-    tick: Callable[[str], object] = lambda text: None,
+    tick: Callable[..., object] = lambda text, share=None: None,
 ) -> Asked:
     """Ask once for each method (label, method; None: all tokens stay). Greedy decoding, times of one run each."""
     family = family_of(model)
     inputs = prepare(processor, family.name, question, media, system).to(model.device, model.dtype)
     _warm_up(model, inputs)
     answers: list[Answer] = []
-    for label, method in methods:
-        tick(label)
+    wanted = list(methods)
+    for number, (label, method) in enumerate(wanted):
+        tick(label, number / len(wanted))
         answers.append(_answer(model, processor, inputs, label, method, max_new_tokens))
     sample = next((answer.report.samples[0] for answer in answers if answer.report is not None), None)
     if sample is None:
