@@ -225,3 +225,17 @@ def test_ray_gives_what_one_process_gives(micro, tmp_path):
     assert predictions(tmp_path / "two") == predictions(tmp_path / "one")
     rows = json.loads((tmp_path / "two" / "results.json").read_text())["rows"]
     assert [row["scores"] for row in rows] == [row["scores"] for row in one["rows"]]
+
+
+def test_accelerate_launch_gives_what_one_process_gives(micro, suite, tmp_path):
+    one = evaluated(micro, suite, tmp_path / "one")
+    launch = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "29557"]
+    what = ["--model", micro, "--method", "dive", "--keep", "24", "--tasks", TASKS, "--include-path", suite]
+    done = shell(*launch, "-m", "divevlm.cli", "eval", *what, "--batch-size", "2", "--out", tmp_path / "two")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert predictions(tmp_path / "two") == predictions(tmp_path / "one")
+    assert len(list((tmp_path / "two").glob("samples*.jsonl"))) == 2
+    two = json.loads((tmp_path / "two" / "results.json").read_text())
+    assert {name: entry["tasks"] for name, entry in two["benchmarks"].items()} == {
+        name: entry["tasks"] for name, entry in one["benchmarks"].items()
+    }

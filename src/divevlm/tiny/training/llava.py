@@ -18,7 +18,13 @@ from divevlm.tiny.training.muon import optimizers
 from divevlm.tiny.training.start import prepare
 from divevlm.tiny.words import vocabulary
 
-WINDOWS = ((8, 48, 0, 0.3), (12, 12, 18, 0.2), (12, 22, 0, 0.3))  # between steps on whole pictures
+WINDOWS = (  # between steps on whole pictures
+    (8, 48, 0, 0.3),
+    (12, 12, 18, 0.2),
+    (12, 22, 0, 0.3),
+    (8, 48, 0, 0.5),
+    (12, 22, 0, 0.2),
+)
 PHASES = (
     Phase("look", 6, 96, 0, 772, signs=0.3),
     Phase("ask8", 8, 16, 8, 332, signs=0.15, frozen=True),
@@ -26,8 +32,8 @@ PHASES = (
     Phase("both12", 12, 12, 14, 412, (0.4, 0.4), signs=0.2),
     Phase("mixed24", 24, 5, 20, 360, (0.32, 0.08), turns=WINDOWS[1:2]),
     Phase("both24", 24, 5, 20, 70, (0.08, 0.004)),
-    Phase("learn24", 24, 5, 26, 1500, (0.4, 0.25), turns=WINDOWS),
-    Phase("end24", 24, 5, 26, 1000, (0.25, 0.004), turns=WINDOWS),
+    Phase("learn24", 24, 5, 26, 2511, (0.4, 0.25), turns=WINDOWS),
+    Phase("end24", 24, 5, 26, 1700, (0.25, 0.004), turns=WINDOWS),
 )
 
 
