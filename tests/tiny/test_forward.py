@@ -1,11 +1,14 @@
 """The training forward pass is the stock model: on windows of full size, and with many questions in one row."""
 
+import math
+
 import pytest
 import torch
 
 from divevlm.tiny import build
 from divevlm.tiny.training.batches import IGNORE, Phase, batch
 from divevlm.tiny.training.forward import PREFIX, decode, encode
+from divevlm.tiny.training.hints import gaze_loss
 from divevlm.tiny.words import vocabulary
 
 MICRO = {
@@ -49,3 +52,30 @@ def test_the_tokens_of_a_row_are_those_of_the_processor():
             assert tokens.unk_token_id not in ids
             target = made["target"][b][made["segment"][b] == question]
             assert target[target != IGNORE].tolist() == ids[ids.index(NUMBERS["assistant"]) + 2 :]
+
+
+def test_where_counting_words_look_is_the_attention_of_the_stock_model(model):
+    made = batch(NUMBERS, Phase("test", 24, 1, 12, 1), seed=3, step=2)
+    made["hidden"][:] = False
+    looks = decode(model, NUMBERS, encode(model, made["pixels"], made["places"])[0], made).looks.detach().exp()
+    assert looks.shape == (4, len(made["counts"]), 577)  # two heads of two blocks
+    pixels = build.processor().image_processor(made["pixels"][0].numpy(), return_tensors="pt")["pixel_values"]
+    prompt = torch.tensor([NUMBERS[word] for word in (*PREFIX, *[build.IMAGE] * 576)])
+    model.set_attn_implementation("eager")
+    for number, (_, place, amount, *cells) in enumerate(made["counts"].tolist()):
+        mine = made["segment"][0] == made["segment"][0, place]
+        ids = torch.cat([prompt, made["ids"][0][mine]])[None]
+        with torch.no_grad():
+            maps = model.model(input_ids=ids, pixel_values=pixels, output_attentions=True).attentions
+        row = len(prompt) + place - int(mine.nonzero()[0])
+        stock = torch.cat([maps[2][0, :2, row], maps[3][0, :2, row]])
+        torch.testing.assert_close(looks[:, number], stock[:, [0, *range(3, 579)]], atol=1e-6, rtol=1e-4)
+        assert amount == sum(cell >= 0 for cell in cells)
+    model.set_attn_implementation("sdpa")
+
+
+def test_a_counting_word_should_look_at_each_object_as_much_as_at_the_first_token():
+    counts = torch.tensor([[0, 5, 2, 1, 3, -1, -1]])  # two objects, at patches 1 and 3
+    looks = torch.tensor([[[1 / 3, 0, 1 / 3, 0, 1 / 3]]]).clamp_min(1e-9).log()
+    assert gaze_loss(looks, counts) == pytest.approx(math.log(3), abs=1e-5)
+    assert gaze_loss(torch.tensor([[[0.5, 0.1, 0.2, 0.1, 0.1]]]).log(), counts) > math.log(3)

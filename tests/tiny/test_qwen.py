@@ -61,14 +61,14 @@ def test_patches_are_those_of_the_image_processor():
     torch.testing.assert_close(found, made["pixel_values"], atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("step", [0, 2])  # a picture, a clip
+@pytest.mark.parametrize("video", [False, True])
 @torch.no_grad()
-def test_a_packed_row_is_the_stock_model_on_each_question_alone(step):
+def test_a_packed_row_is_the_stock_model_on_each_question_alone(video):
     torch.manual_seed(0)
     model = build_qwen.qwen2vl(MICRO).eval()
-    made = batch(Phase("test", 8, 2, 5, 1), seed=0, step=step)
+    tried = (batch(Phase("test", 8, 2, 5, 1), seed=0, step=step) for step in range(40))
+    made = next(made for made in tried if made["video"] == video)
     made["hidden"][:] = False
-    assert made["video"] == (step == 2)
     kind, pad = ("video", build_qwen.VIDEO) if made["video"] else ("image", build_qwen.IMAGE)
     visual = encode(model, made["patches"], made["grid"])[1]
     packed = decode(model, visual, made).last
@@ -112,9 +112,9 @@ def test_it_trains_on_pictures_and_clips_and_goes_on_after_a_stop(tmp_path):
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
 
 
-def test_clips_come_every_third_step():
+def test_a_third_of_the_steps_shows_clips():
     phase = Phase("ask", 8, 1, 2, 9)
-    assert [batch(phase, 0, step)["video"] for step in range(6)] == [False, False, True, False, False, True]
+    assert 8 <= sum(batch(phase, 0, step)["video"] for step in range(40)) <= 18
 
 
 def test_labels_of_a_clip_follow_what_moves(clips):

@@ -14,9 +14,10 @@ from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
 from divevlm.tiny.scene import GRID
 from divevlm.tiny.training.batches import ALL_TASKS, IGNORE
-from divevlm.tiny.training.hints import COUNT, WORDS, Heads, hints
+from divevlm.tiny.training.hints import COUNT, COUNTING_HEADS, WORDS, Heads, hints
 
 PREFIX = ("<s>", "user", ":")
+CUT = 2  # on half of the rows text does not see the picture before this block
 
 
 def encode(model: Any, pixels: Tensor, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -42,7 +43,7 @@ def encode(model: Any, pixels: Tensor, places: Tensor) -> tuple[Tensor, Tensor, 
 
 class Decoded(NamedTuple):
     """States of the text, [B, T, d]: after so many blocks, and at the end; visual states before block 2, [B, n, d]; how much
-    counting words look at the first token and at each visual one, [C, 1 + n] logarithms."""
+    counting words look at the first token and at each visual one, [h, C, 1 + n] logarithms."""
 
     after: dict[int, Tensor]
     last: Tensor
@@ -71,16 +72,19 @@ def read(model: Any, context: Tensor, positions: Tensor, made: dict[str, Any], v
     states = torch.cat([context, text.embed_tokens(made["ids"])], dim=1)
     turn = text.rotary_emb(states, position_ids=positions)
     seen, hidden = masks(made["segment"], made["hidden"], c, visual)
-    after, looks, shown = {}, None, context
+    after, shown = {}, context
+    looks: list[Tensor] = []
     for number, block in enumerate(text.layers):
         last = number + 1 == len(text.layers)
-        if number == COUNT:
+        if number == CUT:
             shown = states[:, visual]
-            if torch.is_grad_enabled():
-                looks = look(block, states, turn, c, seen, made["counts"])[:, [0, *range(visual.start, visual.stop)]]
-        states = run_block(block, states, turn, c, hidden if number < COUNT else seen, text_only=last)
+        if number in COUNT and torch.is_grad_enabled():
+            looks.append(
+                look(block, states, turn, c, seen, made["counts"])[..., [0, *range(visual.start, visual.stop)]]
+            )
+        states = run_block(block, states, turn, c, hidden if number < CUT else seen, text_only=last)
         after[number + 1] = states if last else states[:, c:]
-    return Decoded(after, rms(text.norm, states), shown, looks)
+    return Decoded(after, rms(text.norm, states), shown, torch.cat(looks) if looks else None)
 
 
 def masks(segment: Tensor, hidden: Tensor, context: int, visual: slice) -> tuple[Tensor, Tensor]:
@@ -121,16 +125,18 @@ def run_block(
 
 
 def look(block: Any, states: Tensor, turn: tuple[Tensor, Tensor], context: int, seen: Tensor, counts: Tensor) -> Tensor:
-    """The logarithm of the attention of a block's first head in the rows of counting words. [C, context + T]"""
+    """The logarithm of the attention of a block's first heads in the rows of counting words. [h, C, context + T]"""
     attention = block.self_attn
     d, row, place = attention.head_dim, counts[:, 0], counts[:, 1]
     normed = rms(block.input_layernorm, states)
-    q = functional.linear(normed[row, context + place], attention.q_proj.weight[:d])
-    k = functional.linear(normed, attention.k_proj.weight[:d])
-    cos, sin = turn[0].expand(len(k), -1, -1), turn[1].expand(len(k), -1, -1)
+    q, k = (
+        part(x)[..., : COUNTING_HEADS * d].unflatten(-1, (-1, d)).movedim(-2, 0)
+        for part, x in ((attention.q_proj, normed[row, context + place]), (attention.k_proj, normed))
+    )
+    cos, sin = (part.expand(len(states), -1, -1) for part in turn)
     q = q * cos[row, context + place] + _half_turn(q) * sin[row, context + place]
     k = k * cos + _half_turn(k) * sin
-    logits = torch.einsum("cd,csd->cs", q, k[row]) * attention.scaling
+    logits = torch.einsum("hcd,hcsd->hcs", q, k[:, row]) * attention.scaling
     looks: Tensor = logits.masked_fill(~seen[row, 0, place], -torch.inf).log_softmax(-1)
     return looks
 

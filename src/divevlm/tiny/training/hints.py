@@ -14,7 +14,7 @@ from divevlm.tiny.words import COLORS, PATTERNS, SHAPES, SIGN
 
 WORDS = {"shape": (*SHAPES, SIGN), "color": COLORS, "pattern": PATTERNS, "printed": PRINTED}
 NOUN_LABELS = {"row": GRID, "column": GRID, "size": 10, "shape": 10, "color": 9, "pattern": 4}
-COUNT = 2  # the block whose first head counts
+COUNT, COUNTING_HEADS = (2, 3), 2  # the blocks whose first two heads count
 POINT, PAIR, TELL = 4, 6, 7  # blocks after which a phrase is located, two of them compared, and the comparison told
 
 
@@ -102,10 +102,10 @@ def verdict_loss(heads: Heads, told: Tensor, nouns: Tensor, pairs: Tensor) -> tu
 def gaze_loss(looks: Tensor, counts: Tensor) -> Tensor:
     """A counting word looks at the middle of each object that it counts and, as much as at one of them, at the first token.
 
-    The share of the first token then tells the number. looks: [C, 1 + n], logarithms.
+    The share of the first token then tells the number. looks: [h, C, 1 + n], logarithms.
     """
     cells = counts[:, 3:]
     there = cells >= 0
-    at_objects = (looks.gather(1, 1 + cells.clamp_min(0)) * there).sum(1)
-    loss = -(looks[:, 0] + at_objects) / (counts[:, 2] + 1)
-    return loss.sum() / max(1, len(counts))
+    at_objects = (looks.gather(2, (1 + cells.clamp_min(0)).expand(len(looks), -1, -1)) * there).sum(2)
+    loss = -(looks[:, :, 0] + at_objects) / (counts[:, 2] + 1)
+    return loss.sum() / max(1, loss.numel())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -32,10 +33,12 @@ LABELS = {**PATCH_LABELS, "moves": len(STEPS)}
 
 
 def batch(phase: Phase, seed: int, step: int) -> dict[str, Any]:
-    """Pictures of one size, or clips: every third step of a phase that shows them."""
+    """Pictures of one size or, in a third of the steps, clips."""
     random = Random(f"qwen {seed} {step}")
     phase = phase.turned(step)
-    video = step % 3 == 2
+    video = random.random() < 1 / 3
+    if video and not phase.questions:
+        phase = replace(phase, batch=max(1, phase.batch // 4))  # a clip is four pictures to the tower
     rows, columns = random.choice((CLIPS if video else SIZES)[phase.rows])
     seen: Counter[tuple[str, str]] = Counter()
     frames: list[np.ndarray] = []
