@@ -123,3 +123,14 @@ def test_no_token_is_in_two_merged_rows(name, kind):
     found = one(METHODS.get(name)(keep=20), KINDS[kind](), 20)
     members = [token for group in found.rows.members for token in group]
     assert len(members) == len(set(members))
+
+
+def test_centred_states_are_states_without_their_means():
+    given = plain(seed=4)
+    moved = replace(given, visual=given.visual + 3.0, text=given.text - 2.0)
+    same = replace(given, visual=given.visual - given.visual.mean(0), text=given.text - given.text.mean(0))
+    dive = METHODS.get("dive")
+    centred = dive(keep=8, centre=True)
+    expected = one(dive(keep=8), same, 8).order.tolist()
+    assert one(centred, given, 8).order.tolist() == one(centred, moved, 8).order.tolist() == expected
+    assert one(dive(keep=8), moved, 8).order.tolist() != expected

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -26,6 +26,7 @@ class DIVE(Method):
     feedback: Literal["last", "all"] = "last"
     score: Literal["fused", "prompt"] = "fused"
     trace: bool = False
+    centre: bool = False  # not in the paper: take the means of the visual and of the text states out first
 
     name = "dive"
     paper = "Zhong et al., 2026"
@@ -40,6 +41,8 @@ class DIVE(Method):
         return Rule(self.lam, self.eta, self.top_h, self.updates, self.feedback, self.score)
 
     def select(self, groups: Sequence[Signals], keeps: Sequence[int]) -> list[Selection]:
+        if self.centre:
+            groups = [replace(g, visual=g.visual - g.visual.mean(0), text=g.text - g.text.mean(0)) for g in groups]
         settings = {
             name: getattr(self, name) for name in ("lam", "eta", "top_h", "updates", "feedback", "score", "trace")
         }
