@@ -55,7 +55,7 @@ def hints(
     total, parts = 0.5 * noun + order + verdict, {"noun": noun.item(), "order": order.item(), "verdict": verdict.item()}
     if looks is not None:
         gaze = gaze_loss(looks, counts)
-        total, parts["gaze"] = total + 3 * gaze, gaze.item()
+        total, parts["gaze"] = total + 5 * gaze, gaze.item()
     return total, parts, right
 
 

@@ -32,8 +32,8 @@ PHASES = (
     Phase("both12", 12, 12, 14, 412, (0.4, 0.4), signs=0.2),
     Phase("mixed24", 24, 5, 20, 360, (0.32, 0.08), turns=WINDOWS[1:2]),
     Phase("both24", 24, 5, 20, 70, (0.08, 0.004)),
-    Phase("learn24", 24, 5, 26, 2511, (0.4, 0.25), turns=WINDOWS),
-    Phase("end24", 24, 5, 26, 1700, (0.25, 0.004), turns=WINDOWS),
+    Phase("learn24", 24, 5, 26, 1631, (0.4, 0.25), turns=WINDOWS),
+    Phase("end24", 24, 5, 26, 1200, (0.25, 0.004), turns=WINDOWS),
 )
 
 
