@@ -1,13 +1,20 @@
 """divevlm run, explore and doctor."""
 
 import json
+import os
+import re
+import shutil
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 import torch
 
-from divevlm.cli import main
-from divevlm.cli.output import progress, table, write
+from divevlm.cli import COMMANDS, main, parser
+from divevlm.cli.doctor import PARTS
+from divevlm.cli.loading import load_model
+from divevlm.cli.output import check_target, progress, table, write
 from tests.zoo import build, picture
 
 
@@ -102,6 +109,42 @@ def test_doctor_checks_the_engine(capsys):
     assert "FAILED" not in out
 
 
+def test_doctor_knows_every_extra():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    told = {extra: set(packages) for extra, (packages, _) in PARTS.items()}
+    extras = {"(core)": project["dependencies"]} | project["optional-dependencies"]
+    del extras["dev"]  # for those who work on divevlm itself
+    assert told == {extra: {re.match(r"[\w-]+", one)[0] for one in needed} for extra, needed in extras.items()}
+
+
+@pytest.fixture
+def embedded(model, tmp_path, monkeypatch):
+    """A random model in place of the trained one."""
+    (tmp_path / "llava").symlink_to(model)
+    monkeypatch.setattr("divevlm.tiny.shipped.MODELS", tmp_path)
+
+
+@pytest.mark.usefixtures("embedded")
+def test_the_embedded_model_is_what_the_command_asks_for(photo):
+    """--dtype, --attn and --device hold for it, too."""
+    asked = [([], torch.float32, "sdpa"), (["--dtype", "bfloat16", "--attn", "eager"], torch.bfloat16, "eager")]
+    for arguments, dtype, attention in asked:
+        options = parser().parse_args(["run", photo, "What?", "--device", "cpu", *arguments])
+        network, _, name = load_model(options)
+        assert (name, network.device.type, network.dtype) == ("tiny-llava", "cpu", dtype)
+        text = network.model.language_model
+        assert text.config._attn_implementation == attention
+        assert text.rotary_emb.inv_freq.dtype == torch.float32  # positions keep their precision
+
+
+@pytest.mark.usefixtures("embedded")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="flash attention may work here")
+def test_an_attention_that_is_not_there_is_refused_by_the_embedded_model(capsys, photo):
+    code, out, err = run(capsys, "run", photo, "What?", "--keep", "4", "--attn", "flash_attention_2")
+    assert (code, out) == (2, "")
+    assert "--model must be a vision-language model that loads with --attn flash_attention_2, got 'tiny-llava'" in err
+
+
 def test_doctor_tells_what_is_wrong(capsys, monkeypatch):
     monkeypatch.setattr("divevlm.cli.selfcheck._cache", lambda device: False)
     code, out, err = run(capsys, "doctor", "--device", "cpu")
@@ -132,6 +175,10 @@ def test_doctor_tells_what_is_wrong(capsys, monkeypatch):
             "--keep must be values joined by commas",
         ),
         (["doctor", "--device", "tpu"], "--device must be one of cpu"),
+        (["doctor", "--device", "cpu:x"], "--device must be one that is there, got 'cpu:x'"),
+        (["run", "{photo}", "What?", "--model", "{model}", "--device", "meta"], "--device must be one that is there"),
+        (["run", "{photo}", "<image>?", "--model", "{model}"], "refuses these pictures or the question '<image>?'"),
+        (["run", "{photo}", "a\udcff", "--model", "{model}"], "refuses these pictures or the question 'a\\udcff'"),
     ],
 )
 def test_errors_are_one_line(capsys, model, photo, arguments, message):
@@ -139,6 +186,63 @@ def test_errors_are_one_line(capsys, model, photo, arguments, message):
     assert code == 2
     assert message in err
     assert err.strip().count("\n") == 0
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("model.safetensors", "cut"),
+        ("tokenizer.json", "{}"),
+        ("processor_config.json", "[]"),
+        ("config.json", "{"),
+        ("config.json", '{"model_type": "llava", "text_config": {"model_type": "llama", "hidden_size": "x"}}'),
+    ],
+)
+def test_a_broken_model_is_one_line(capsys, model, photo, tmp_path, file, content):
+    folder = tmp_path / "model"
+    shutil.copytree(model, folder)
+    assert (folder / file).is_file()
+    (folder / file).write_text(content)
+    code, out, err = run(capsys, "run", photo, "What?", "--model", str(folder))
+    assert (code, out) == (2, "")
+    assert f"divevlm: --model must be a vision-language model that loads, got '{folder}'" in err
+    assert err.strip().count("\n") == 0
+
+
+def test_a_picture_that_cannot_be_drawn_is_told_before_the_work(capsys, monkeypatch, photo):
+    monkeypatch.setattr("divevlm.cli.output.find_spec", lambda name: None)
+    monkeypatch.setattr("divevlm.cli.loading.load_model", lambda options: pytest.fail("the work began"))
+    code, _, err = run(capsys, "run", photo, "What?", "--png", "kept.png")
+    assert code == 2
+    assert "--png needs matplotlib (pip install 'divevlm[plot]'), got 'kept.png'" in err
+
+
+def test_a_page_shows_scores_beyond_all_numbers(capsys, model, photo, tmp_path):
+    arguments = ["explore", photo, "What?", "--model", model, "--keep", "4", "--methods", "dive", "--lam", "1000"]
+    code, _, err = run(capsys, *arguments, "--max-new-tokens", "1", "-o", str(tmp_path / "page.html"))
+    assert (code, err) == (0, "")
+
+
+def test_what_is_no_file_is_never_replaced(tmp_path):
+    for path in (Path("/dev/null"), tmp_path):
+        with pytest.raises(ValueError, match="--out must be a file in a folder that is there, got"):
+            check_target("--out", path)
+    with pytest.raises(ValueError, match="--out must be a file in a folder that can be written to, got"):
+        check_target("--out", Path("/proc/page.html"))
+
+
+def test_a_link_stays_a_link(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link.html").symlink_to(tmp_path / "there" / "page.html")
+    write(tmp_path / "link.html", "after")
+    assert (tmp_path / "link.html").is_symlink()
+    assert (tmp_path / "there" / "page.html").read_text() == "after"
+
+
+def test_a_name_may_be_as_long_as_the_system_allows(tmp_path):
+    file = tmp_path / ("a" * (os.pathconf(tmp_path, "PC_NAME_MAX") - 5) + ".html")
+    write(file, "after")
+    assert file.read_text() == "after"
 
 
 def test_a_write_that_is_interrupted_leaves_what_was_there(tmp_path, monkeypatch):
@@ -189,7 +293,7 @@ def test_a_rich_table_shows_brackets_as_they_are(monkeypatch):
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (ModuleNotFoundError("No module named 'PIL'", name="PIL"), "this needs PIL; `divevlm doctor` tells"),
+        (ModuleNotFoundError("No module named 'PIL'", name="PIL"), "this needs pillow; `divevlm doctor` tells"),
         (torch.OutOfMemoryError("out of memory\nand more"), "out of memory and more"),
     ],
 )
@@ -204,11 +308,17 @@ def test_what_is_missing_is_one_line(capsys, monkeypatch, error, message):
     assert err.count("\n") == 1
 
 
-def test_help_has_examples(capsys):
-    for command in ([], ["run"], ["explore"], ["doctor"]):
-        with pytest.raises(SystemExit):
-            main([*command, "--help"])
-        assert "example" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    "command",
+    [[], *([name] for name in COMMANDS), *(["bench", what] for what in ("selection", "engine", "accuracy"))],
+    ids=" ".join,
+)
+def test_help_has_examples(capsys, command):
+    with pytest.raises(SystemExit):
+        main([*command, "--help"])
+    out = capsys.readouterr().out
+    assert "example" in out
+    assert f"divevlm {' '.join(command)}".strip() in out.split("example")[1]
 
 
 def test_a_video_is_sampled_and_said_so(capsys, monkeypatch, tmp_path):

@@ -9,6 +9,7 @@ from divevlm import DIVE
 from divevlm.experiments.consistency import misfits
 from divevlm.experiments.recipe import benchmarks, names, recipe
 from divevlm.experiments.settings import parse
+from divevlm.methods import method_of
 
 PAPER = Path(__file__).parents[3] / "shared" / "paper.tex"
 SCORES = [name for name in names() if recipe(name).kind == "scores"]
@@ -177,3 +178,21 @@ def test_speed_ups_of_table_5_follow_from_its_times():
         for kind, column in (("total", "Total"), ("prefill", "Prefill")):
             ratio = of.vanilla.scores[column] / row.scores[column]
             assert row.scores[f"Speed-up, {kind}"] == pytest.approx(ratio, abs=0.005)
+
+
+def test_at_the_embedded_scale_no_method_renumbers_positions():
+    of = recipe("table1")
+    runs = {method: of.run_as(method, full=False) for method in of.methods}
+    assert runs["VisionZip"] == "visionzip:positions=keep"
+    assert runs["DIVE"] == "dive"
+    for name in names():
+        for method in recipe(name).methods.values():
+            if method != "vanilla":
+                chosen, settings = parse(recipe(name).run_as(_printed(name, method), full=False))
+                ready = method_of(chosen, 4, settings)
+                assert (ready.positions or ready.default_positions) == "keep"
+    assert of.run_as("VisionZip", full=True) == "visionzip"
+
+
+def _printed(name, method):
+    return next(label for label, run in recipe(name).methods.items() if run == method)

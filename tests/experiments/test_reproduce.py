@@ -1,14 +1,35 @@
 """Recipes run on a model of one's own, and put what they measure beside what the paper prints."""
 
+import csv
 import json
+import re
+import sys
+from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
+import torch
 
 from divevlm.cli import main
-from divevlm.experiments import measured, results
-from divevlm.experiments.recipe import recipe
+from divevlm.experiments import efficiency, figures, measured, results, tasks, timing
+from divevlm.experiments.answering import Answerer
+from divevlm.experiments.journal import read
+from divevlm.experiments.recipe import names, recipe
+from divevlm.experiments.runner import Run
 from divevlm.experiments.settings import Setting
+
+from ..zoo import build, picture
+
+ROOT = Path(__file__).parents[2]
+RECIPE_FILES = [path for path in sorted((ROOT / "results").rglob("*.json")) if path.stem in names()]
+
+
+def table(path):
+    """Lines of a result file, by their first cell; heads appear once."""
+    head, *lines = csv.reader(path.read_text().splitlines())
+    assert len(set(head)) == len(head)
+    return {line[0]: dict(zip(head, line, strict=True)) for line in lines}
 
 
 @pytest.fixture
@@ -41,6 +62,14 @@ def test_a_table_is_measured_beside_printed(command, tmp_path):
     assert rows["DIVE"]["budget"] == 320
     assert rows["DIVE"]["printed"]["average"] == 91.04
     assert rows["DIVE"]["printed"]["Throughput"] == 1.56
+    assert rows["Vanilla"]["throughput"] == 1
+    assert all(row["samples_per_second"] > 0 for row in rows.values())
+    shown = table(tmp_path / "table8.csv")["DIVE"]
+    assert shown["throughput printed, x vanilla"] == "1.56"
+    assert shown["measured (first 8 questions, nothing shared)"] == f"{rows['DIVE']['throughput']:.2f}"
+    alone = tmp_path / "table8-unshared"
+    assert json.loads((alone / "run.json").read_text())["shared"] is False
+    assert len(list(read(alone / "samples.jsonl"))) == 5 * 8
     assert len(rows["DIVE"]["scores"]) == 8
     text = (tmp_path / "table8.md").read_text()
     assert "not the paper's models" in text
@@ -56,19 +85,55 @@ def test_the_summary_puts_averages_of_four_tables_side_by_side(command, tmp_path
     assert "LLaVA-NeXT-13B 160" in (tmp_path / "table2.md").read_text()
 
 
-def test_efficiency_has_times_and_caches(command):
+def test_efficiency_has_times_and_caches(command, tmp_path):
     rows = {row["printed_as"]: row for row in command("reproduce", "table5")["rows"]}
     assert rows["Vanilla"]["speedup"] == 1
     assert rows["VisionZip"]["kv_mb"] < rows["DIVE"]["kv_mb"] < rows["Vanilla"]["kv_mb"]
     assert rows["DIVE"]["printed"]["Speed-up, total"] == 1.68
     assert all(0 < row["prefill_total"] <= row["total"] for row in rows.values())
+    shown = table(tmp_path / "table5.csv")["DIVE"]
+    printed = ("total, s", "prefill, s", "GPU memory, GB", "KV, MB", "yes F1", "speed-up", "speed-up of prefill")
+    values = [shown[f"{name} printed"] for name in printed]
+    assert values == ["1147", "615", "13.48", "78.85", "85.7", "1.68", "2.26"]
+    assert all(shown[name] for name in printed if name != "GPU memory, GB")
+    assert shown["GPU memory, GB"] == ""  # on a CPU nobody knows
+    assert rows["DIVE"]["peak_gb"] is None
+
+
+class Gpu:
+    """A stand-in for torch.cuda's counter: what is in use at most since the last reset."""
+
+    def __init__(self, monkeypatch):
+        self.peak = 0
+        monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: self.use(-self.peak))
+        monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: self.peak)
+
+    def use(self, amount):
+        self.peak += amount
+
+
+def test_memory_is_the_peak_of_each_setting_by_itself(monkeypatch, micro, tmp_path):
+    gpu = Gpu(monkeypatch)
+    device = torch.device("cuda:0")
+    assert [efficiency.peak_memory(device, partial(gpu.use, n * 2**30)) for n in (3, 1, 2)] == [3, 1, 2]
+    assert efficiency.peak_memory(torch.device("cpu"), partial(gpu.use, 2**30)) is None
+    run = Run(micro, ("dive",), (64,), tmp_path, ("existence",), limit=1, new_tokens=1)
+    assert efficiency.peaks(run) == {}
+    monkeypatch.setattr(efficiency, "default_device", lambda: "cuda:0")
+    monkeypatch.setattr(efficiency, "peak_memory", lambda device, work: work() or 4.0)
+    assert efficiency.peaks(run) == {Setting("vanilla", 0): 4.0, Setting("dive", 64): 4.0}
 
 
 def test_the_feedback_figure(command, tmp_path):
     result = command("reproduce", "figure4")
     assert [row["updates"] for row in result["runtime"]] == [0, 2, 4, 8, 16, 32, 64]
     assert result["runtime"][0]["overhead_ms"] == 0
-    assert result["printed"]["prefill_overhead_ms"] == 13.6
+    shown = table(tmp_path / "figure4.csv")
+    heads = ("over no update, ms", "over no update, %", "end to end, ms", "end to end over no update, %")
+    assert [shown["64"][f"{name} printed"] for name in heads] == ["13.6", "30.7", "775.8", "1.8"]
+    assert [shown["0"][f"{name} printed"] for name in heads] == ["", "", "762.1", ""]
+    assert all(shown["64"][name] for name in heads)
+    assert {row["samples"] for row in result["runtime"]} == {1}
     assert {row["keep"] for row in result["rows"] if row["method"] != "vanilla"} == {64, 128, 192}
     assert len(result["feedback"]) == 7
     for name in result["files"]:
@@ -81,6 +146,41 @@ def test_pictures(command, tmp_path, name, files):
     assert len(result["files"]) == files
     assert all((tmp_path / file).stat().st_size > 1000 for file in result["files"])
     assert all(row["question"] and "DIVE" in row["answers"] for row in result["rows"])
+
+
+def a_benchmark(run):
+    """In place of lmms-eval: 22 questions that no drawn task asks."""
+    some = tasks.items(["existence"], 22)
+    return [tasks.Item(run.benchmarks[0], str(i), f"{run.benchmarks[0]} {i} ?", "yes", item.draw)
+            for i, item in enumerate(some)][: run.limit]  # fmt: skip
+
+
+def test_figures_at_full_scale_are_of_the_benchmarks(command, tmp_path, monkeypatch):
+    monkeypatch.setattr("divevlm.experiments.lmms.items", a_benchmark)
+    result = command("reproduce", "figure5", "--scale", "full")
+    assert [row["question"] for row in result["rows"]] == ["gqa 0 ?"]
+    assert "the paper's benchmarks" in (tmp_path / "figure5.md").read_text()
+
+
+def test_runtime_at_full_scale_is_of_all_samples(micro, tmp_path, monkeypatch):
+    def runtime(answerer, items, *rest):
+        asked.extend(item.text for item in items)
+        raise ValueError("enough")
+
+    asked = []
+    monkeypatch.setattr("divevlm.experiments.lmms.items", a_benchmark)
+    monkeypatch.setattr("divevlm.experiments.reproduce.runtime", runtime)
+    assert main(["reproduce", "figure4", "--scale", "full", "--model", micro, "--out", str(tmp_path)]) == 2
+    assert asked == [f"mme {i} ?" for i in range(22)]
+
+
+@pytest.mark.skipif(find_spec("lmms_eval") is not None, reason="lmms-eval is installed")
+@pytest.mark.parametrize("name", ["figure4", "figure5", "figure6", "figure7"])
+def test_figures_at_full_scale_need_lmms_eval(capsys, tmp_path, name):
+    assert main(["reproduce", name, "--scale", "full", "--out", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert "need lmms-eval: pip install 'divevlm[eval]'" in error
+    assert error.count("\n") == 1
 
 
 def test_an_embedded_model_that_is_not_shipped_is_told(capsys, tmp_path, monkeypatch):
@@ -159,3 +259,114 @@ def test_analyses(command, tmp_path, what, rows, figure):
 def test_analyses_on_benchmarks_need_lmms_eval(capsys, tmp_path):
     assert main(["analyze", "ablation", "--tasks", "pope", "--out", str(tmp_path)]) == 2
     assert "tasks pope need lmms-eval: pip install 'divevlm[eval]'" in capsys.readouterr().err
+
+
+def test_redundancy_of_any_budgets_and_of_this_run_only(command, tmp_path, monkeypatch):
+    drawn = []
+    densities = figures.viz.redundancy_densities
+    monkeypatch.setattr(figures.viz, "redundancy_densities", lambda values: drawn.append(values) or densities(values))
+    asked = ("analyze", "redundancy", "--tasks", "existence", "--keep")
+    command(*asked, "300,8")
+    command(*asked, "4,8,16,32,0.25")
+    assert [set(budgets) for budgets in drawn[1].values()] == [{4, 8, 16, 32, 0.25}] * 7
+    assert (tmp_path / "redundancy.svg").stat().st_size > 1000
+
+
+def test_every_budget_of_a_plot_has_a_look_of_its_own():
+    made = figures.viz.redundancy_densities({0: {2 + k: [0.1 * k, 0.1 * k + 0.05] for k in range(20)}, 2: {}})
+    looks = {(line.get_color(), line.get_linestyle()) for line in made.axes[0].lines}
+    assert len(looks) == 20
+    assert len({colour for colour, _ in looks}) == 6
+    assert len(made.legends[0].get_texts()) == 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["redundancy", "--keep", "64,1"], "keep must be at least 2 for redundancy, or shares, got '64,1'"),
+        (["runtime", "--keep", "64,32"], "keep must be one budget for runtime, got '64,32'"),
+        (["energy", "--keep", "64,32"], "keep must be one budget for energy, got '64,32'"),
+        (["energy", "--method", "fastv"], "method must be left out for energy, which is about DIVE alone, got 'fastv'"),
+        (["runtime", "--method", "dive"], "method must be left out for runtime, which is about DIVE alone, got 'dive'"),
+        (["ablation", "--new-tokens", "4"], "new-tokens must be left out for ablation, which generates nothing, got 4"),
+        (["runtime", "--new-tokens", "0"], "new-tokens must be at least 1, got 0"),
+        (["runtime", "--keep", "1.5"], "keep must be a count of at least 1 or a share in (0, 1], got 1.5"),
+        (["energy", "--limit", "0"], "limit must be at least 1, got 0"),
+        (["energy", "--batch-size", "0"], "batch-size must be at least 1, got 0"),
+        (["energy", "--keep", "576"], "keep must be less than the visual tokens of a picture"),
+        (["energy", "--keep", "1.0"], "keep must be less than the visual tokens of a picture"),
+    ],
+)
+def test_what_an_analysis_does_not_use_is_refused(micro, capsys, tmp_path, arguments, message):
+    given = ["--model", micro, "--tasks", "existence", "--limit", "1", "--out", str(tmp_path)]
+    assert main(["analyze", arguments[0], *given, *arguments[1:]]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_pictures_need_matplotlib_before_the_work(micro, capsys, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    for what in (
+        ["analyze", "redundancy"],
+        ["analyze", "feedback"],
+        ["reproduce", "figure3"],
+        ["reproduce", "figure4"],
+    ):
+        assert main([*what, "--model", micro, "--out", str(tmp_path)]) == 2
+        assert "pictures need matplotlib: pip install 'divevlm[plot]'" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_shares_are_shares(command):
+    assert len(command("analyze", "energy", "--tasks", "existence", "--keep", "0.01")["rows"]) == 1 + 6  # of 576
+    result = command("analyze", "runtime", "--tasks", "existence", "--keep", "1.0", "--new-tokens", "2")
+    assert "100 % of the visual tokens" in result["about"]
+    assert result["rows"][0]["setting"] == "dive:updates=0 1.0"
+
+
+def test_energy_of_pictures_of_several_sizes():
+    entry = build("qwen2_vl")
+    sizes = ((112, 84), (84, 140), (112, 112))
+    some = [tasks.Item("see", str(i), "what ?", "a", lambda i=i: [picture(i, *sizes[i])]) for i in range(3)]
+    rows = timing.energy(Answerer(entry.model, entry.processor, shared=False), some, 0.5, 2)
+    assert [row["picks"] for row in rows] == list(range(len(rows)))
+    assert (rows[0]["visual"], rows[0]["samples"], rows[-1]["samples"]) == (1, 3, 2)
+
+
+def test_a_result_file_is_whole_or_the_one_before(tmp_path, monkeypatch):
+    def saved(value):
+        results.save(tmp_path, "one", {"value": value}, ["a"], [[value]], "title")
+        figures.save(None, tmp_path, "one")
+
+    monkeypatch.setattr(figures.viz, "rendered", lambda made, kind: b"picture", raising=False)
+    saved("before")
+    files = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    assert {path.suffix for path in files} == {".json", ".md", ".csv", ".png", ".svg"}
+    monkeypatch.setattr(Path, "replace", lambda path, target: (_ for _ in ()).throw(OSError("killed")))
+    for save in (partial(saved, "after"), partial(figures.save, None, tmp_path, "one")):
+        with pytest.raises(OSError, match="killed"):
+            save()
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == files
+
+
+@pytest.mark.parametrize("name", ["analyze", "reproduce"])
+def test_help_has_examples(name, capsys):
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    assert capsys.readouterr().out.count(f"\n  divevlm {name} ") >= 3
+
+
+@pytest.mark.skipif(not (ROOT / "results/scores/table1.md").exists(), reason="not run yet")
+def test_the_readme_shows_the_main_table():
+    lines = (ROOT / "results/scores/table1.md").read_text().splitlines()
+    (shown,) = re.findall(r"<!-- results -->\n(.*?)<!-- /results -->", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert [line for line in shown.splitlines() if line] == [line for line in lines if line.startswith("|")]
+
+
+@pytest.mark.parametrize("path", RECIPE_FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_result_files_are_of_their_recipes(path):
+    result, title = json.loads(path.read_text()), recipe(path.stem).title
+    assert (result["recipe"], result["title"]) == (path.stem, title)
+    assert path.with_suffix(".md").read_text().startswith(f"{path.stem}: {title}\n")

@@ -6,11 +6,18 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import transformers
 
 from divevlm.cli import main
+from divevlm.experiments import runner
 from divevlm.experiments.journal import Journal, read
+from divevlm.experiments.loading import load
+from divevlm.experiments.on_ray import gpus_each
 from divevlm.experiments.runner import Run, evaluate, keeps
 
 METHODS, KEEPS, TASKS = ("dive", "grid"), (48, 16), ("existence", "reading")
@@ -135,6 +142,123 @@ def test_more_can_be_added_to_a_folder_but_not_another_model(micro, whole, tmp_p
         evaluate(the_run(micro, tmp_path, seed=1))
 
 
+def stop(*_, **__):
+    raise InterruptedError
+
+
+def test_a_model_that_does_not_load_leaves_the_folder_free(micro, tmp_path):
+    out = tmp_path / "new"
+    with pytest.raises(ValueError, match="model must be"):
+        evaluate(the_run("./nowhere", out))
+    assert not out.exists()
+    (tmp_path / "run.json").write_text('{"model": "./nowhere"}')  # of a session that finished no sample
+    evaluate(Run(micro, ("grid",), (16,), tmp_path, TASKS, limit=1, new_tokens=1))
+    assert json.loads((tmp_path / "run.json").read_text())["model"] == micro
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"seed": 1}, "seed 0"),
+        ({"new_tokens": 9}, "new_tokens 4"),
+        ({"dtype": "bfloat16"}, "dtype None"),
+        ({"model": "./nowhere"}, "model '"),
+    ],
+)
+def test_what_changes_answers_is_refused_before_a_model_is_loaded(micro, whole, monkeypatch, other, message):
+    monkeypatch.setattr(runner, "load", stop)
+    same = {"model": micro, "methods": METHODS, "keeps": KEEPS, "out": whole[0], "tasks": TASKS, "new_tokens": 4}
+    with pytest.raises(ValueError, match=f"--out must be of a run with {message}"):
+        evaluate(Run(**same | other))
+
+
+def test_tasks_are_held_to_what_they_depend_on(tmp_path):
+    def same(**more):
+        return Run("llava", ("dive",), (8,), tmp_path, **more).same
+
+    assert same(new_tokens=4) != same()
+    assert same(new_tokens=4, mode="forced") == same(mode="forced")
+    assert same(new_tokens=4, tasks=("pope",)) == same(tasks=("pope",))
+    assert same(include=Path("a"), tasks=("pope",)) != same(include=Path("b"), tasks=("pope",))
+    assert same(include=Path("a")) == same()
+    one = {"method": "dive", "keep": 8, "task": "reading", "sample": "1"}
+    Journal(tmp_path, same()).add([one])
+    Journal(tmp_path, same(tasks=("pope",), include=Path("a"))).add([one | {"task": "pope"}])  # may be added
+    with pytest.raises(ValueError, match="of a run with include"):
+        Journal(tmp_path, same(tasks=("pope",)))
+    with pytest.raises(ValueError, match="of a run with new_tokens 16"):
+        Journal(tmp_path, same(new_tokens=4))
+
+
+def test_the_seed_reaches_methods_that_draw(tmp_path):
+    run = Run("llava", ("random", "random:seed=5", "dive"), (8,), tmp_path, seed=3)
+    _, drawn, own, dive = [setting.ready(None) for setting in run.settings]
+    assert (drawn.seed, own.seed) == (3, 5)
+    assert not hasattr(dive, "seed")
+    assert [setting.method for setting in run.settings] == ["vanilla", "random", "random:seed=5", "dive"]
+
+
+def test_seconds_add_up_over_sessions(micro, tmp_path):
+    run = Run(micro, ("grid",), (16,), tmp_path, ("reading",), limit=1, new_tokens=1)
+    first = evaluate(run)["wall_seconds"]
+    assert json.loads((tmp_path / "wall.json").read_text()) >= first
+    (tmp_path / "wall.json").write_text("1000")  # a killed session has noted it with its last sample
+    assert 1000 < evaluate(run)["wall_seconds"] < 2000
+
+
+def test_processes_join_before_anything_else_can_make_a_group(micro, tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr("torch.distributed.init_process_group", lambda *_, **options: made.append(options))
+    monkeypatch.setattr(runner, "load", stop)
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InterruptedError):
+        evaluate(the_run(micro, tmp_path))
+    assert made == [{"timeout": timedelta(days=7)}]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"), [(ImportError("needs torchvision\nmore"), "needs torchvision"), (OSError(""), "OSError")]
+)
+def test_a_model_that_cannot_be_loaded_is_told_in_one_line(micro, monkeypatch, error, reason):
+    def fails(*_, **__):
+        raise error
+
+    monkeypatch.setattr(transformers.AutoProcessor, "from_pretrained", fails)
+    with pytest.raises(ValueError, match=f"a path or an id, got '.*': {reason}$"):
+        load(micro)
+
+
+def test_ray_actors_do_what_one_process_does(micro, whole, tmp_path, monkeypatch):
+    """With a stand-in for Ray that runs the actors here; the real one is in the tests of lmms-eval's environment."""
+    asked = {}
+
+    def flat_map(kind, fn_constructor_args, **options):
+        asked.update(options)
+        actor = kind(*fn_constructor_args)
+        return SimpleNamespace(iter_rows=lambda: [one for row in asked["rows"] for one in actor(row)])
+
+    def from_items(rows, **_):
+        asked["rows"] = rows
+        return SimpleNamespace(flat_map=flat_map)
+
+    there = SimpleNamespace(
+        init=lambda **_: None,
+        cluster_resources=lambda: {"CPU": 2.0, "GPU": 1.0},
+        data=SimpleNamespace(from_items=from_items),
+    )
+    monkeypatch.setitem(sys.modules, "ray", there)
+    evaluate(Run(micro, ("grid",), (16,), tmp_path, TASKS, limit=1, batch=4, new_tokens=4))
+    evaluate(the_run(micro, tmp_path, engine="ray", workers=2))
+    assert samples(tmp_path) == samples(whole[0])
+    assert asked["num_gpus"] == 0.5  # of the cluster, not of this machine
+    assert asked["concurrency"] == 2
+
+
+def test_actors_share_gpus_where_they_outnumber_them():
+    assert [gpus_each(2, 0), gpus_each(2, 8), gpus_each(4, 3)] == [0, 1, 0.5]
+
+
 def test_a_torn_line_elsewhere_is_refused(tmp_path):
     journal = Journal(tmp_path, {})
     journal.add([{"method": "dive", "keep": 1, "task": "a", "sample": "1"}])
@@ -166,6 +290,9 @@ def test_the_command_prints_a_table_or_json(micro, whole, capsys, tmp_path):
         (["--batch-size", "0"], "batch-size must be at least 1, got 0"),
         (["--model", "./nowhere"], "model must be an embedded one"),
         (["--keep", "0"], "keep must be a count of at least 1"),
+        (["--model", "./nowhere", "--method", "dive,dive:ete=1"], "options of dive must be among"),
+        (["--model", "./nowhere", "--method", "fastv:layer=-1"], "layer must be a block number"),
+        (["--model", "./nowhere", "--method", "vanilla:eta=1"], "method must be without options where it is vanilla"),
     ],
 )
 def test_wrong_values_are_told_in_one_line(micro, capsys, tmp_path, arguments, message):

@@ -1,12 +1,13 @@
 """What holds for every method: exactly K, no doubles, no chance, everything if everything fits."""
 
-from dataclasses import replace
+import re
+from dataclasses import fields, replace
 
 import pytest
 import torch
 
 from divevlm.budget import Budget
-from divevlm.methods import METHODS
+from divevlm.methods import METHODS, method_of
 from tests.methods.signals import COMPARED, MERGING, SETS, frames, one, permuted, plain, tiled, without
 
 KINDS = {
@@ -134,3 +135,28 @@ def test_centred_states_are_states_without_their_means():
     expected = one(dive(keep=8), same, 8).order.tolist()
     assert one(centred, given, 8).order.tolist() == one(centred, moved, 8).order.tolist() == expected
     assert one(dive(keep=8), moved, 8).order.tolist() != expected
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("dart", {"visual_pivots": "x"}, "visual_pivots of dart must be int, got 'x'"),
+        ("random", {"seed": 1.5}, "seed of random must be int, got 1.5"),
+        ("dive", {"centre": 7}, "centre of dive must be bool, got 7"),
+        ("dive", {"lam": True}, "lam of dive must be float, got True"),
+        ("dive", {"updates": "all"}, "updates of dive must be int or None, got 'all'"),
+        ("dive", {"feedback": "first"}, "feedback of dive must be 'last' or 'all', got 'first'"),
+    ],
+)
+def test_a_setting_of_the_wrong_kind_is_refused_in_one_line(name, options, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        method_of(name, 4, options)
+
+
+@pytest.mark.parametrize("name", list(METHODS))
+def test_defaults_are_of_the_right_kind(name):
+    kind = METHODS.get(name)
+    given = {
+        field.name: getattr(kind(keep=4), field.name) for field in fields(kind) if field.init and field.name != "keep"
+    }
+    assert method_of(name, 4, given) == kind(keep=4)

@@ -1,5 +1,8 @@
 """Pictures and clips from files."""
 
+import tomllib
+from pathlib import Path
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -38,6 +41,63 @@ def test_any_mode_becomes_rgb(tmp_path, mode):
     assert (loaded.mode, loaded.size) == ("RGB", (5, 3))
     if mode == "I;16":
         assert loaded.getpixel((0, 0)) == (156, 156, 156)
+
+
+STAIRS = np.array([[0, 100, 20000], [40000, 50000, 65535]])
+
+
+def shades(file):
+    loaded = load(file)
+    assert loaded.mode == "RGB"
+    return np.asarray(loaded)[..., 0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("file", "kind"),
+    [("a.png", "<u2"), ("little.tif", "<u2"), ("big.tif", ">u2"), ("a.pgm", "<u2"), ("whole.tif", "i4")],
+)
+def test_sixteen_bits_become_eight(tmp_path, file, kind):
+    Image.fromarray(STAIRS.astype(kind)).save(tmp_path / file)
+    assert shades(tmp_path / file) == [[0, 0, 78], [156, 195, 255]]
+
+
+def test_a_dark_picture_of_sixteen_bits_stays_dark(tmp_path):
+    for file, kind in (("a.png", "<u2"), ("a.pgm", "<u2"), ("big.tif", ">u2")):
+        Image.fromarray(np.full((2, 2), 200).astype(kind)).save(tmp_path / file)
+        assert shades(tmp_path / file) == [[1, 1], [1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        ([0.0, 0.5, 1.0], [0, 128, 255]),
+        ([-3.0, 0.2, 200.0], [0, 0, 200]),
+        ([0.0, 40000.0, 65535.0], [0, 156, 255]),
+        ([0.0, 1e5, 2e5], [0, 128, 255]),
+        ([float("nan"), float("inf"), 0.5], [0, 255, 128]),
+        ([0, 7, 255], [0, 7, 255]),
+        ([-5, 2**30, 2**31 - 1], [0, 128, 255]),
+    ],
+)
+def test_values_that_name_no_white(tmp_path, values, wanted):
+    kind = "f4" if isinstance(values[0], float) else "i4"
+    Image.fromarray(np.array([values], kind)).save(tmp_path / "a.tif")
+    assert shades(tmp_path / "a.tif") == [wanted]
+
+
+def test_what_is_transparent_at_sixteen_bits_becomes_white(tmp_path):
+    Image.fromarray(STAIRS.astype("<u2")).save(tmp_path / "a.png", transparency=40000)
+    assert shades(tmp_path / "a.png") == [[0, 0, 78], [255, 195, 255]]
+
+
+def test_any_complaint_of_a_decoder_is_one_line(tmp_path):
+    file = tmp_path / "a.webp"
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (8, 8)).save(file, exif=exif)
+    file.write_bytes(file.read_bytes().replace(b"MM\x00*", b"MM\x00\xfb"))  # Pillow raises a SyntaxError
+    with pytest.raises(ValueError, match="IMAGE must be a picture or a video, got"):
+        load(file)
 
 
 def write_video(path, count, size=(64, 48)):
@@ -80,6 +140,14 @@ def test_what_is_no_picture_is_refused(tmp_path, name, content, message):
         (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=message):
         load(tmp_path / name)
+
+
+def test_pillow_is_new_enough_to_know_what_is_transparent():
+    """`has_transparency_data` came with 10.1."""
+    extras = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    assert {one for needed in extras.values() for one in needed if one.startswith("pillow")} == {"pillow>=10.1"}
 
 
 def test_addresses_are_refused():

@@ -2,6 +2,7 @@
 
 import base64
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,8 +10,10 @@ import torch
 
 from divevlm.core.select import select
 from divevlm.core.selection import Trace
+from divevlm.viz.asking import ask
 from divevlm.viz.explorer import page_of, settings
-from divevlm.viz.pack import LIMIT, _bytes, _maps, _ranges, kept_steps, pack
+from divevlm.viz.pack import LIMIT, _bytes, _maps, _ranges, kept_steps, longest, pack
+from tests.zoo import build, picture
 
 
 def test_maps_are_rounded_to_a_byte_of_the_largest_value_of_their_step():
@@ -65,6 +68,37 @@ def test_budgets_that_are_a_beginning_of_a_larger_one_share_its_maps(asked_image
     assert runs["dive 64, lam 0"]["trace"] != runs["dive 64"]["trace"]
     assert runs["random 64"]["trace"] is None
     assert len(data["traces"]) == 4  # dive, lambda 0, eta 1, frozen
+
+
+@pytest.mark.parametrize(
+    ("keeps", "walked", "stored"),
+    [
+        ([64, 0.05], {"dive 64": 64, "dive 0.05": 29}, 1),  # a share may be less than a count
+        ([0.5, 16], {"dive 0.5": 288, "dive 16": 16}, 1),
+        ([576, 16], {"dive 16": 16}, 1),  # where all stay there is nothing to walk, but at 16 there is
+        ([1.0, 600], {}, 0),
+    ],
+)
+def test_every_budget_below_all_tokens_can_be_walked(keeps, walked, stored):
+    entry = build("llava_576")
+    runs = settings(["dive"], keeps)
+    data = pack(ask(entry.model, entry.processor, "What?", [picture(3, 300, 200)], runs, max_new_tokens=1))
+    found = {run["label"]: run for run in data["runs"] if run["trace"] is not None}
+    assert {label: run["keep"] for label, run in found.items()} == walked
+    for run in found.values():
+        (segment,), (maps,) = run["segments"], data["traces"][run["trace"]]
+        assert maps["order"][: len(segment["order"])] == segment["order"]
+    assert len(data["traces"]) == stored
+    assert {run["label"] for run in data["runs"] if run["all"]} == {run["label"] for run in data["runs"]} - set(walked)
+    assert len(page_of(data)) < 3_000_000
+
+
+def test_maps_are_shared_by_equal_settings_only(asked_image):
+    """Two runs with the same picks and another rule: each has its own maps."""
+    answer = next(answer for answer in asked_image.answers if answer.label == "dive 64")
+    other = replace(answer, method=replace(answer.method, feedback="all"))
+    assert longest([answer, other]) == [answer, other]
+    assert longest([answer, replace(answer, label="again")]) == [answer]
 
 
 def test_settings_of_a_page():

@@ -117,7 +117,7 @@ def test_settings_can_be_switched(opened, image_page, asked_image):
         assert shown.page.locator("#lam-a").input_value() == "1.5"
         shown.page.locator("#method-a").select_option("visionzip")
         assert "no steps to walk" in shown.text("#told")
-        assert shown.page.locator("#step").is_disabled()
+        assert not shown.page.locator("#step").is_visible()
 
 
 def test_two_methods_side_by_side(opened, image_page, asked_image):
@@ -215,7 +215,70 @@ def test_methods_without_steps_and_budgets_above_everything(opened, tmp_path):
         path.write_text(page(asked), encoding="utf-8")
         with opened(path) as shown:
             assert "no steps to walk" in shown.text("#told")
+            assert ("keeps all 16 tokens" in shown.text("#told")) == (methods == ["dive"])
+            assert not shown.page.locator(".steps button, .steps input").filter(visible=True).count()
             shown.page.locator("#map").select_option("difference")
             shown.page.locator("#stage-a canvas").click()
             assert re.search(r"is (kept|dropped)", shown.text("#why-text"))
             assert shown.problems == []
+
+
+def test_the_smaller_budget_is_walked_where_the_larger_keeps_everything(opened, tmp_path):
+    entry = build("llava")
+    runs = settings(["dive"], [99, 0.25])
+    asked = ask(entry.model, entry.processor, "What?", [picture(1, 60, 60)], runs, max_new_tokens=1)
+    order = asked.answers[1].report.samples[0].order
+    path = tmp_path / "page.html"
+    path.write_text(page(asked), encoding="utf-8")
+    with opened(path) as shown:
+        seen = set()
+        for step, token in enumerate(order, 1):
+            shown.step(step)
+            assert f"Step {step} of 4: picks token {token} " in shown.text("#told")
+            seen.add(shown.pixels())
+        assert len(seen) == 4
+        shown.page.locator("#play").click()
+        shown.page.locator("#keep-a").select_option("16")
+        assert shown.text("#told").startswith("dive 99 keeps all 16 tokens: there is nothing to choose")
+        assert not shown.page.locator(".steps button, .steps input").filter(visible=True).count()
+        assert shown.page.locator("#play").get_attribute("aria-pressed") == "false"
+        shown.page.locator("#stage-a canvas").click()
+        assert "is kept. The budget is enough for all 16 tokens." in shown.text("#why-text")
+        shown.page.locator("#compare").check()  # beside it stands one that can be walked
+        shown.page.locator("#keep-b").select_option("4")
+        shown.step(2)
+        assert f"Step 2 of 4 (dive 0.25): picks token {order[1]} " in shown.text("#told")
+        assert shown.problems == []
+
+
+def test_a_smaller_budget_shows_its_own_steps_only(opened, image_page, asked_image):
+    """It shares the maps of the larger one."""
+    order = next(a for a in asked_image.answers if a.label == "dive 64").report.samples[0].order
+    with opened(image_page) as shown:
+        shown.page.locator("#keep-a").select_option("16")
+        shown.step(16)
+        click_token(shown, order[40])
+        assert "is not among the 16 picks" in shown.text("#why-text")
+        labels = shown.page.locator("#why-charts svg text").all_text_contents()
+        assert "16" in labels
+        assert not {"41", "64"} & set(labels)
+
+
+def test_an_image_that_keeps_all_its_tokens_has_no_steps(opened, tmp_path):
+    """Two images, one of them with fewer tokens than the budget."""
+    entry = build("qwen2_vl")
+    shown_pictures = [picture(1, 56, 56), picture(2, 168, 168)]
+    runs = list(settings(["dive"], [8]))
+    asked = ask(entry.model, entry.processor, "What?", shown_pictures, runs, max_new_tokens=1)
+    small, large = asked.answers[0].report.samples[0].segments
+    assert small.trace is None
+    assert len(small.order) < 8 == len(large.order)
+    path = tmp_path / "page.html"
+    path.write_text(page(asked), encoding="utf-8")
+    with opened(path) as shown:
+        shown.step(2)
+        assert shown.text("#told").startswith(f"Step 2 of 8: picks token {large.order[1]} ")
+        assert " and " not in shown.text("#told")
+        counts = [int(text.rsplit(":", 1)[1]) for text in shown.page.locator("#strip button").all_inner_texts()]
+        assert counts == [len(small.order), 2]
+        assert shown.problems == []

@@ -110,7 +110,7 @@ def row(
         "tasks": {
             task: {"accuracy": scores[task], "error": _error(tasks[task]), "n": len(tasks[task])} for task in tasks
         },
-        "relative": relative_average(scores, whole) if all(whole.values()) else math.nan,
+        "relative": relative_average(scores, whole) if all(whole.values()) else None,
         "likelihood": sum(one.likelihood for one in found) / len(found),
         "likelihood_error": _spread([one.likelihood for one in found]),
         "hit_rate": 100 * sum(hits) / len(hits) if hits else None,

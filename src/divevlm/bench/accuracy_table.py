@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from divevlm.cli.output import table
@@ -19,7 +18,7 @@ def tables(result: dict[str, Any]) -> str:
             str(row["keep"] or "-"),
             *(_pm(row["tasks"][task]["accuracy"], row["tasks"][task]["error"]) for task in tasks),
             _pm(row["accuracy"], row["error"]),
-            f"{row['relative']:.1f}",
+            "" if row["relative"] is None else f"{row['relative']:.1f}",
         ]
         for row in rows
     ]
@@ -49,7 +48,7 @@ def _pm(value: float, error: float, digits: int = 1) -> str:
     return f"{value:.{digits}f}±{error:.{digits}f}"
 
 
-def plot(result: dict[str, Any], path: Path) -> None:
+def plot(result: dict[str, Any]) -> Any:
     """Accuracy over the budget, one line a method; vanilla and blind as levels."""
     from matplotlib.figure import Figure
 
@@ -73,4 +72,4 @@ def plot(result: dict[str, Any], path: Path) -> None:
     axes.set_ylabel("answers right, %")
     axes.set_title(f"tiny-{result['model']}, {result['n']} questions ({result['split']})", fontsize=10)
     axes.legend(fontsize=8)
-    figure.savefig(path, dpi=150)
+    return figure

@@ -52,8 +52,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Errors are one line and exit code 2; Ctrl-C is exit code 130."""
-    options = parser().parse_args(arguments)
     try:
+        options = parser().parse_args(arguments)
         options.run(options)
     except (ValueError, OSError) as error:
         if isinstance(error, BrokenPipeError):  # the reader has seen enough
@@ -62,7 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"divevlm: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except (OutOfMemoryError, ModuleNotFoundError) as error:
-        missing = getattr(error, "name", None)
+        name = getattr(error, "name", None)
+        missing = "pillow" if name == "PIL" else name
         hint = f"this needs {missing}; `divevlm doctor` tells which extra brings it" if missing else str(error)
         print(f"divevlm: {' '.join(hint.split())}", file=sys.stderr)
         return 2

@@ -21,16 +21,25 @@ WHAT = {
 }
 
 
+EXAMPLES = """examples:
+  divevlm analyze ablation                                       the embedded model and its tasks
+  divevlm analyze redundancy --keep 16,32,64,128,192 --limit 20  five budgets, with a picture
+  divevlm analyze runtime --keep 0.25 --new-tokens 64            a quarter of the tokens kept
+  divevlm analyze placement --model llava-hf/llava-1.5-7b-hf --tasks pope --limit 200      (extra eval)
+Sweeps go on where a killed one stopped; runtime and energy start again."""
+
+
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "analyze",
         help="what the mechanism does: " + ", ".join(WHAT),
-        epilog="; ".join(f"{name}: {about}" for name, about in WHAT.items()),
+        epilog="\n".join(f"{name:<12} {about}" for name, about in WHAT.items()) + f"\n\n{EXAMPLES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("what", choices=tuple(WHAT))
     parser.add_argument("--model", default="llava", metavar="ID", help="an embedded model (llava), a path or an id")
     parser.add_argument("--method", default="", help="instead of the analysis' own: names with options, by commas")
-    parser.add_argument("--keep", default="", help="budgets instead of the analysis' own")
+    parser.add_argument("--keep", default="", help="budgets instead of the analysis' own; runtime, energy: one")
     parser.add_argument(
         "--tasks", default="embedded", help="embedded, some of its tasks, or lmms-eval names (extra eval)"
     )
@@ -39,7 +48,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--split", default="validation", choices=("validation", "test", "shift"))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--batch-size", type=int, default=16, dest="batch")
-    parser.add_argument("--new-tokens", type=int, default=32, help="generated in runtime")
+    parser.add_argument("--new-tokens", type=int, help="generated in runtime (32)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="default: divevlm-results/analyze-WHAT; resumes there")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     parser.set_defaults(run=run)

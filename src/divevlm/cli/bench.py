@@ -9,11 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from divevlm.cli.output import progress, table
+from divevlm.cli.output import check_picture, check_target, progress, table, write
 
 
 def add(commands: Any) -> None:
-    bench = commands.add_parser("bench", help="measure on this machine")
+    bench = commands.add_parser(
+        "bench",
+        help="measure on this machine",
+        epilog="example: divevlm bench selection; divevlm bench accuracy --keep 64,16; each WHAT has its own --help",
+    )
     kinds = bench.add_subparsers(dest="bench", required=True, metavar="WHAT")
     selection = kinds.add_parser(
         "selection",
@@ -51,7 +55,7 @@ def add(commands: Any) -> None:
     accuracy.add_argument("--keep", default="192,128,64,32,16", metavar="K,K", help="budgets in tokens of 576")
     accuracy.add_argument("--n", type=int, default=1000, help="questions (default 1000)")
     accuracy.add_argument("--split", choices=("validation", "test", "shift"), default="validation")
-    accuracy.add_argument("--plot", type=Path, metavar="FILE", help="also draw accuracy over the budget")
+    accuracy.add_argument("--plot", type=Path, metavar="FILE", help="also draw accuracy over the budget (.png or .svg)")
     accuracy.set_defaults(run=run_accuracy)
     for kind in (selection, engine, accuracy):
         kind.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
@@ -61,6 +65,7 @@ def add(commands: Any) -> None:
 def run_selection(options: argparse.Namespace) -> None:
     from divevlm.bench.selection import SHAPES, Shape, measure
 
+    check_target("--out", options.out)
     _at_least_one(options, "rounds", "slow_rounds")
     if options.methods:
         run_methods(options)
@@ -87,6 +92,7 @@ def run_methods(options: argparse.Namespace) -> None:
 def run_engine(options: argparse.Namespace) -> None:
     from divevlm.bench.engine import SHAPES, measure
 
+    check_target("--out", options.out)
     _at_least_one(options, "rounds")
     shapes = [_engine_shape(text) for text in options.shape] if options.shape else SHAPES
     with progress("bench engine") as tick:
@@ -98,20 +104,24 @@ def run_accuracy(options: argparse.Namespace) -> None:
     from divevlm.bench.accuracy import measure
     from divevlm.bench.accuracy_table import plot, tables
 
+    check_target("--out", options.out)
+    check_picture("--plot", options.plot)
     _at_least_one(options, "n")
     keeps = options.keep.split(",")
-    if not all(keep.strip().isdigit() and 1 <= int(keep) <= 576 for keep in keeps):
+    if not all(keep.strip().isdecimal() and 1 <= int(keep) <= 576 for keep in keeps):
         raise ValueError(f"--keep must be counts from 1 to 576, got {options.keep!r}")
     with progress("bench accuracy") as tick:
         result = measure(options.methods.split(","), [int(k) for k in keeps], options.n, options.split, tick=tick)
     if options.plot:
-        plot(result, options.plot)
+        from divevlm.viz.canvas import rendered
+
+        write(options.plot, rendered(plot(result), options.plot.suffix))
     _show(options, result, tables)
 
 
 def _show(options: argparse.Namespace, result: dict[str, Any], as_table: Callable[[dict[str, Any]], str]) -> None:
     if options.out:
-        options.out.write_text(json.dumps(result, indent=1) + "\n")
+        write(options.out, json.dumps(result, indent=1) + "\n")
     print(json.dumps(result) if options.json else as_table(result))
 
 
@@ -127,8 +137,9 @@ def _engine_shape(text: str) -> Any:
     found = re.fullmatch(r"(\d+),(\d+),(\d+),(\d+):(\d+(?:,\d+)*)", text)
     numbers = [int(part) for part in found.groups()[:4]] if found else [0]
     keeps = tuple(int(part) for part in found.group(5).split(",")) if found else (0,)
-    if not found or min(*numbers, *keeps) < 1 or numbers[0] < 3 or numbers[1] % 64 or numbers[3] < 6:
-        allowed = "L,d,V,M:K,K with at least 3 blocks, d a multiple of 64, 1 view, 6 text tokens"
+    good = found and min(*numbers, *keeps) >= 1 and numbers[0] >= 3 and numbers[1] % 64 == 0 and numbers[3] >= 6
+    if not good or max(keeps) > 576 * numbers[2]:
+        allowed = "L,d,V,M:K,K with at least 3 blocks, d a multiple of 64, 1 view, 6 text tokens, and K up to 576 V"
         raise ValueError(f"--shape must be {allowed}, got {text!r}")
     layers, width, views, words = numbers
     return Shape(layers, width, views, words, keeps)
@@ -136,7 +147,7 @@ def _engine_shape(text: str) -> Any:
 
 def _shape(text: str) -> list[int]:
     parts = text.split(",")
-    if len(parts) not in (4, 5) or not all(part.strip().isdigit() and int(part) > 0 for part in parts):
+    if len(parts) not in (4, 5) or not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
         raise ValueError(f"--shape must be N,d,M,K or N,d,M,K,B with whole numbers of at least 1, got {text!r}")
     return [int(part) for part in parts]
 

@@ -14,8 +14,11 @@ PARTS = {  # extra -> what it is made of, what it is for
     "(core)": (("torch", "transformers"), "pruning, selection, plans"),
     "fast": (("numba",), "a faster selection loop on CPUs"),
     "cli": (("pillow", "rich"), "run, explore and demo; tables and progress on a terminal"),
+    "tiny": (("numpy", "pillow"), "the embedded model's questions: demo, bench accuracy, eval, analyze"),
     "plot": (("matplotlib", "pillow"), "pictures: run --png, bench accuracy --plot"),
     "video": (("av",), "videos in run and explore"),
+    "eval": (("lmms-eval", "pillow"), "benchmarks: eval --tasks, reproduce --scale full"),
+    "ray": (("ray",), "eval --engine ray"),
 }
 
 
@@ -32,7 +35,7 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from divevlm import __version__
-    from divevlm.cli.loading import quiet
+    from divevlm.cli.loading import check_device, quiet
     from divevlm.cli.selfcheck import checks
 
     quiet()
@@ -40,6 +43,8 @@ def run(options: argparse.Namespace) -> None:
     there = devices()
     if options.device is not None and options.device.split(":")[0] not in there:
         raise ValueError(f"--device must be one of {', '.join(there)}, got {options.device!r}")
+    if options.device is not None:
+        check_device(options.device)
     rows = []
     with progress("divevlm doctor") as tick:
         for device in [options.device] if options.device else there:

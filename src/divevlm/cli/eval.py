@@ -50,9 +50,10 @@ def add(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    from divevlm.experiments import lmms_scores
     from divevlm.experiments.loading import rank
     from divevlm.experiments.results import cells
-    from divevlm.experiments.runner import Run, benchmark_cells, evaluate, keeps, names
+    from divevlm.experiments.runner import Run, evaluate, keeps, names
 
     same = (
         "model",
@@ -85,5 +86,5 @@ def run(options: argparse.Namespace) -> None:
     if found["rows"]:
         print(table(*cells(found["rows"])))
     if "benchmarks" in found:
-        print(table(*benchmark_cells(found["benchmarks"])))
+        print(table(*lmms_scores.cells(found["benchmarks"])))
     print(f"\nresults in {options.out}; {found['wall_seconds']:.0f} s")

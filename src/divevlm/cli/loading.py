@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from typing import Any
 
 from divevlm.cli.output import progress
@@ -29,41 +30,53 @@ def add_model_options(command: argparse.ArgumentParser) -> None:
 
 def load_model(options: argparse.Namespace) -> tuple[Any, Any, str]:
     """The model in eval mode, its processor, and what to call it."""
-    import torch
-
     if options.max_new_tokens < 1:
         raise ValueError(f"--max-new-tokens must be at least 1, got {options.max_new_tokens}")
     device = options.device if options.device != "auto" else _best_device()
-    try:
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"--device must be one that is there, got {device!r}: {_line(error)}") from None
+    check_device(device)
+    where, name = (embedded_folder(), "tiny-llava") if options.model is None else (options.model, str(options.model))
     if options.model is None:
-        model, processor = embedded()
         print("no --model given: the embedded model, which knows drawn scenes only", file=sys.stderr)
-        return model.to(device), processor, "tiny-llava"
     quiet()
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     given: dict[str, Any] = {"dtype": options.dtype} | ({"attn_implementation": options.attn} if options.attn else {})
     try:
-        processor = AutoProcessor.from_pretrained(options.model)
-        model = AutoModelForImageTextToText.from_pretrained(options.model, **given)
-    except (OSError, ValueError, ImportError) as error:
+        processor = AutoProcessor.from_pretrained(where)
+        model = AutoModelForImageTextToText.from_pretrained(where, **given)
+    except Exception as error:  # a broken file is told by any exception
+        how = f" with --attn {options.attn}" if options.attn else ""
         raise ValueError(
-            f"--model must be a vision-language model that loads, got {options.model!r}: {_line(error)}"
+            f"--model must be a vision-language model that loads{how}, got {name!r}: {_line(error)}"
         ) from None
-    return model.eval().to(device), processor, str(options.model)
+    return model.eval().to(device), processor, name
+
+
+def check_device(device: str) -> None:
+    """Before the work: is it there, and can it compute?"""
+    import torch
+
+    try:
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"--device must be one that is there, got {device!r}: {_line(error)}") from None
 
 
 def embedded() -> tuple[Any, Any]:
-    """The model inside the package."""
-    from divevlm.tiny import available, load
+    """The model inside the package, and its processor."""
+    from divevlm.tiny import load
 
-    if "llava" not in available():
-        raise ValueError("the embedded model is not in this copy of divevlm (run and explore take --model PATH_OR_ID)")
+    embedded_folder()
     quiet()
     return load("llava")
+
+
+def embedded_folder() -> Path:
+    from divevlm.tiny import shipped
+
+    if "llava" not in shipped.available():
+        raise ValueError("the embedded model is not in this copy of divevlm (run and explore take --model PATH_OR_ID)")
+    return shipped.MODELS / "llava"
 
 
 def quiet() -> None:

@@ -13,7 +13,9 @@ HEAD = ("method", "paper", "chooses", "reads the prompt", "merges", "cost of cho
 
 
 def add(commands: Any) -> None:
-    methods = commands.add_parser("methods", help="pruning methods and their settings")
+    methods = commands.add_parser(
+        "methods", help="pruning methods and their settings", epilog="example: divevlm methods --json"
+    )
     form = methods.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     form.add_argument("--markdown", action="store_true", help="print the table as the README has it")

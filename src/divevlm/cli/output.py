@@ -81,13 +81,27 @@ def check_target(option: str, path: Path | None, kinds: Sequence[str] = ()) -> N
         return
     if kinds and path.suffix.lower() not in kinds:
         raise ValueError(f"{option} must be a file that ends in {' or '.join(kinds)}, got {str(path)!r}")
-    if path.is_dir() or not path.parent.is_dir():
+    if (path.exists() and not path.is_file()) or not path.parent.is_dir():
         raise ValueError(f"{option} must be a file in a folder that is there, got {str(path)!r}")
+    try:
+        with tempfile.TemporaryFile(dir=path.resolve().parent):
+            pass
+    except OSError as error:
+        allowed = "a file in a folder that can be written to"
+        raise ValueError(f"{option} must be {allowed}, got {str(path)!r}: {error.strerror}") from None
+
+
+def check_picture(option: str, path: Path | None) -> None:
+    """Before the work: can a picture be drawn there?"""
+    check_target(option, path, (".png", ".svg"))
+    if path is not None and find_spec("matplotlib") is None:
+        raise ValueError(f"{option} needs matplotlib (pip install 'divevlm[plot]'), got {str(path)!r}")
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """All of it or nothing: into a file beside it that then takes its name."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    """All of it or nothing: into a file beside it that then takes its name. A link stays one: its file is replaced."""
+    path = path.resolve()
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".divevlm-")
     beside = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:

@@ -9,12 +9,19 @@ from typing import Any
 
 from divevlm.cli.output import table
 
+EXAMPLES = """examples:
+  divevlm reproduce --list
+  divevlm reproduce table1                                     the embedded model on drawn scenes, a CPU
+  divevlm reproduce figure4 --out results/figure4
+  divevlm reproduce table1 --scale full --limit 200            the paper's model and benchmarks (GPUs, extra eval)"""
+
 
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "reproduce",
         help="the paper's tables and figures, measured beside printed",
-        epilog="example: divevlm reproduce table1 --scale embedded; divevlm reproduce table1 --scale full (GPUs, extra eval)",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("recipe", nargs="?", help="table1 ... table14, figure3 ... figure7")
     parser.add_argument("--list", action="store_true", help="what there is")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from divevlm.cli.loading import add_model_options, ask_all, keep, media_and_question
-from divevlm.cli.output import check_target, table, write
+from divevlm.cli.output import check_picture, check_target, table, write
 
 EXAMPLES = """examples:
   divevlm run photo.jpg "What is on the table?" --model llava-hf/llava-1.5-7b-hf --keep 64
@@ -40,7 +40,7 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     check_target("--html", options.html)
-    check_target("--png", options.png, (".png", ".svg"))
+    check_picture("--png", options.png)
     methods = chosen(options)
     media, question = media_and_question(options)
     asked = ask_all(options, "divevlm run", media, question, [("vanilla", None), *methods])

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from divevlm.experiments import figures, tasks
+from divevlm.experiments import figures, results, tasks
 from divevlm.experiments.analyses import records
-from divevlm.experiments.measured import full_scores
+from divevlm.experiments.answering import Answerer
+from divevlm.experiments.loading import default_device, load
+from divevlm.experiments.measured import full_scores, number
 from divevlm.experiments.recipe import VANILLA, Recipe, benchmarks
 from divevlm.experiments.runner import Run, evaluate
+from divevlm.experiments.settings import Setting
+from divevlm.methods import Method
 
 if TYPE_CHECKING:
     from divevlm.experiments.analyses import Table
@@ -47,26 +53,27 @@ def _timed(of: Recipe, order: Order, run: Run) -> tuple[dict[str, Any], list[dic
     return found, rows
 
 
+COLUMNS = (  # in the rows, its head, the paper's column, digits
+    ("total", "total, s", "Total", 1),
+    ("prefill_total", "prefill, s", "Prefill", 1),
+    ("peak_gb", "GPU memory, GB", "GPU memory", 2),
+    ("kv_mb", "KV, MB", "KV cache", 3),
+    ("f1", "yes F1", "POPE", 1),
+    ("speedup", "speed-up", "Speed-up, total", 2),
+    ("prefill_speedup", "speed-up of prefill", "Speed-up, prefill", 2),
+)
+
+
 def efficiency(of: Recipe, order: Order) -> tuple[dict[str, Any], Table]:
     """Totals over the questions, one at a time (batch 1, as the paper has it)."""
     keep = of.budgets[0] if order.full else of.scaled(of.budgets[0])
     run, names = _alone(of, replace(order, batch=1), (keep,))
+    memory = peaks(run)
     found, measured = _timed(of, order, run)
     if not measured:  # lmms-eval tells its results to the first process only
         return found, ([], [])
     vanilla, cache = measured[0], max(row["kv_full"] or 0 for row in measured)
-    head = [
-        "method",
-        "tokens",
-        "total, s",
-        "prefill, s",
-        "KV, MB",
-        "yes F1",
-        "speed-up",
-        "printed",
-        "in prefill",
-        "printed",
-    ]
+    head = ["method", "tokens", *(text for _, name, _, _ in COLUMNS for text in (f"{name} printed", name))]
     lines, rows = [], []
     for row in measured:
         printed = of.row(names[row["method"]], of.budgets[0] if row["keep"] else 0).scores
@@ -75,6 +82,7 @@ def efficiency(of: Recipe, order: Order) -> tuple[dict[str, Any], Table]:
             "tokens": row["kept"] or of.settings["tokens"],
             "total": row["seconds"],
             "prefill_total": row["prefill"],
+            "peak_gb": memory.get(Setting(row["method"], row["keep"])),
             "kv_mb": (row["kv"] or cache) / 2**20,
             "f1": row["scores"]["POPE"] if order.full else row["f1"],
             "speedup": vanilla["seconds"] / row["seconds"],
@@ -82,18 +90,60 @@ def efficiency(of: Recipe, order: Order) -> tuple[dict[str, Any], Table]:
             "printed": printed,
         }
         rows.append({**row, **made})
-        digits = (("total", 1), ("prefill_total", 1), ("kv_mb", 3), ("f1", 1))
-        cells = [f"{made['tokens']:.0f}", *(f"{made[name]:.{n}f}" for name, n in digits)]
-        cells += [f"{made['speedup']:.2f}", f"{printed['Speed-up, total']:.2f}"]
-        lines.append(
-            [made["printed_as"], *cells, f"{made['prefill_speedup']:.2f}", f"{printed['Speed-up, prefill']:.2f}"]
-        )
-    peak = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else None
-    return {**found, "rows": rows, "peak_gpu_memory_gb": peak}, (head, lines)
+        cells = [made["printed_as"], f"{made['tokens']:.0f}"]
+        for name, _, column, digits in COLUMNS:
+            cells += ["" if column not in printed else f"{printed[column]:g}", number(made[name], digits)]
+        lines.append(cells)
+    return {**found, "rows": rows}, (head, lines)
+
+
+def peaks(run: Run) -> dict[Setting, float | None]:
+    """Peak GPU memory of each setting on the first questions, one at a time; nothing is known on a CPU."""
+    if default_device() == "cpu":
+        return {}
+    some = replace(run, mode="forced", limit=_few(run)).items()
+    answerer = Answerer(*load(run.model, dtype=run.dtype), shared=False)
+    found = {}
+    for setting in run.settings:
+        ask = partial(_ask, answerer, some, setting.ready(answerer.model), run.new_tokens)
+        found[setting] = peak_memory(answerer.model.device, ask)
+    return found
+
+
+def _ask(answerer: Answerer, some: Sequence[tasks.Item], method: Method | None, new_tokens: int) -> None:
+    for item in some:
+        answerer.generate([item], method, new_tokens)
+
+
+def peak_memory(device: torch.device, work: Callable[[], object]) -> float | None:
+    """GB (2**30 bytes) in use at most while it works, weights included; None on a CPU."""
+    if device.type != "cuda":
+        return None
+    torch.cuda.reset_peak_memory_stats(device)
+    work()
+    return torch.cuda.max_memory_allocated(device) / 2**30
+
+
+def _few(run: Run) -> int:
+    """Questions of each task that are enough to compare costs."""
+    return 4 if run.limit is None else min(4, run.limit)
+
+
+def throughput(run: Run, name: str) -> tuple[dict[Setting, float], str]:
+    """Samples a second of each setting where nothing is shared, and of which samples: the run's own where lmms-eval asks;
+    our sweep shares blocks, so that its first questions run once more, in a folder beside."""
+    if run.asked:
+        run = replace(run, shared=False, limit=_few(run), out=run.out / f"{name}-unshared")
+        evaluate(run)
+    found = results.by_setting(record for record in records(run) if record["seconds"])
+    speeds = {s: len(found[s]) / sum(r["seconds"] for r in found[s]) for s in run.settings if s in found}
+    count = len(found.get(run.settings[0], []))
+    return speeds, f"first {count} questions" if run.asked else f"{count} samples"
 
 
 def curves(of: Recipe, order: Order) -> tuple[dict[str, Any], Table]:
     """Score and wall-clock time of each task, method and budget."""
+    figures.check()
     run, names = _alone(of, order, tuple(of.budgets))
     found, rows = _timed(of, order, run)
     if not rows:

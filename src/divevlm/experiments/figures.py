@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from divevlm import viz
+from divevlm.cli.output import write
 from divevlm.core.metrics import relative_gold_likelihood
 from divevlm.experiments.analyses import likelihoods, records
 from divevlm.experiments.loading import rank
@@ -15,13 +16,19 @@ from divevlm.experiments.runner import Run
 from divevlm.experiments.settings import parse
 from divevlm.experiments.tasks import Item, right
 from divevlm.methods import method_of
+from divevlm.viz.canvas import figure
+
+
+def check() -> None:
+    """Before the work: is there something to draw with?"""
+    figure(1, 1, 1.0, 1.0)
 
 
 def save(made: Any, folder: Path, name: str) -> list[str]:
     """By the first process."""
     paths = [folder / f"{name}{kind}" for kind in (".png", ".svg")]
     for path in paths if rank()[0] == 0 else []:
-        path.write_bytes(viz.rendered(made, path.suffix))
+        write(path, viz.rendered(made, path.suffix))
     return [path.name for path in paths]
 
 
@@ -39,11 +46,12 @@ def feedback(run: Run, rows: Sequence[dict[str, Any]], folder: Path, name: str =
 
 
 def redundancy(run: Run, folder: Path, name: str = "redundancy") -> list[str]:
-    values: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    """Of the run's own methods and budgets, whatever else the folder holds; no picture where one token is left of each."""
+    values: dict[int, dict[int | float, list[float]]] = defaultdict(lambda: defaultdict(list))
     for record in records(run):
-        if record["method"] in run.methods and record["redundancy"] is not None:
+        if record["method"] in run.methods and record["keep"] in run.keeps and record["redundancy"] is not None:
             values[updates(record["method"])][record["keep"]].append(record["redundancy"])
-    return save(viz.redundancy_densities(dict(sorted(values.items()))), folder, name)
+    return [] if not values else save(viz.redundancy_densities(dict(sorted(values.items()))), folder, name)
 
 
 def curves(rows: Sequence[dict[str, Any]], names: dict[str, str], folder: Path, name: str) -> list[str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from divevlm.core.rule import require
 from divevlm.experiments.answering import Answerer
 from divevlm.experiments.journal import Journal
+from divevlm.experiments.lmms_scores import metrics, sample_lines
 from divevlm.experiments.tasks import Item
 
 if TYPE_CHECKING:
@@ -22,7 +24,13 @@ def manifests() -> list[Any]:
     return [ModelManifest("divevlm", simple_class_path=f"{where}.Simple", chat_class_path=f"{where}.Chat")]
 
 
-def _manager(run: Run) -> Any:
+def kind(run: Run) -> Any:
+    from divevlm.experiments.lmms_model import Chat, Simple
+
+    return Simple if run.simple else Chat
+
+
+def manager_of(run: Run) -> Any:
     """lmms-eval's tasks and those of the run's own folder."""
     try:
         from lmms_eval.tasks import TaskManager
@@ -39,45 +47,69 @@ def _manager(run: Run) -> Any:
     return manager
 
 
-def items(run: Run) -> list[Item]:
-    """Documents of lmms-eval tasks as questions with one gold answer, for teacher forcing. Groups are refused."""
-    manager = _manager(run)
+def single(names: list[str], manager: Any, style: str = "simple") -> Iterator[tuple[str, Any]]:
+    """Tasks by name; of a group, those in it."""
     from lmms_eval.tasks import get_task_dict
 
+    def flat(tree: dict[Any, Any]) -> Iterator[tuple[str, Any]]:
+        for name, task in tree.items():
+            if isinstance(task, dict):
+                yield from flat(task)
+            else:
+                yield name, task
+
+    return flat(get_task_dict(names, manager, style))
+
+
+def items(run: Run) -> list[Item]:
+    """Documents of lmms-eval tasks as questions with one gold answer, for teacher forcing; a group's bear its name."""
+    manager = manager_of(run)
+    from divevlm.experiments.lmms_requests import gold
+
     found: list[Item] = []
-    for name, task in get_task_dict(list(run.benchmarks), manager, "simple").items():
-        require(isinstance(name, str), "tasks", str(name), "single tasks, not groups, for teacher forcing")
-        documents = task.eval_docs
-        for number in range(len(documents) if run.limit is None else min(run.limit, len(documents))):
-            document = documents[number]
-            gold = task.doc_to_target(document)
-            require(isinstance(gold, str), "tasks", name, "tasks whose answer is one text, for teacher forcing")
-            draw = partial(_pictures, task, number)
-            found.append(Item(name, str(number), task.doc_to_text(document), gold, draw))
+    for asked in run.benchmarks:
+        for name, task in single([asked], manager):
+            documents = task.eval_docs
+            for number in range(len(documents) if run.limit is None else min(run.limit, len(documents))):
+                document = documents[number]
+                sample = str(number) if name == asked else f"{name}/{number}"
+                draw = partial(_media, task, number)
+                found.append(Item(asked, sample, task.doc_to_text(document), gold(task, name, document), draw))
     return found
 
 
-def _pictures(task: Any, number: int) -> list[Any]:
-    return [one.convert("RGB") for one in task.doc_to_visual(task.eval_docs[number]) or []]
+def _media(task: Any, number: int) -> list[Any]:
+    from divevlm.experiments.lmms_requests import shown
+
+    return [shown(one) for one in task.doc_to_visual(task.eval_docs[number]) or []]
 
 
-def benchmarks(run: Run, model: Any, processor: Any, journal: Journal) -> dict[str, Any]:
-    """Metrics of every setting and task, by lmms-eval; answers that the journal has are not generated again.
+def requests(run: Run, manager: Any) -> tuple[list[Any], dict[str, Any]]:
+    """What lmms-eval asks a model, the same in every process; and its data by task."""
+    asked, data = [], {}
+    for name, task in single(run.benchmarks, manager, "simple" if run.simple else "chat"):
+        require(task.OUTPUT_TYPE == "generate_until", "tasks", name, "of output_type generate_until")
+        task.set_fewshot_seed(seed=1234)  # as simple_evaluate does
+        task.build_all_requests(limit=run.limit)
+        asked += task.instances
+        data[name] = task.dataset
+    return asked, data
 
+
+def benchmarks(run: Run, answerer: Answerer | None, journal: Journal, manager: Any) -> dict[str, Any]:
+    """Metrics of every setting and task, by lmms-eval; what each sample got is in `scores.jsonl`.
+
+    Answers that the journal has are not generated again; without an answerer it has all of them.
     setting -> method, keep, tasks -> metric -> value
     """
-    manager = _manager(run)
     from lmms_eval.evaluator import simple_evaluate
 
-    from divevlm.experiments.lmms_model import Chat, Simple
-
-    kind = Simple if run.simple else Chat
     found: dict[str, Any] = {}
-    for setting in run.settings:
-        lm = kind.around(Answerer(model, processor, shared=False), setting, run.batch, journal)
+    lines: list[str] = []
+    for lm in [kind(run).around(answerer, setting, run.batch, journal) for setting in run.settings]:
         made = simple_evaluate(
             model=lm,
-            tasks=list(run.benchmarks),
+            tasks=run.benchmarks,
             limit=run.limit,
             batch_size=run.batch,
             task_manager=manager,
@@ -90,34 +122,9 @@ def benchmarks(run: Run, model: Any, processor: Any, journal: Journal) -> dict[s
             verbosity="ERROR",
         )
         if made is not None:  # None in all processes but the first
-            scores = {name: metrics(made, name) for name in run.benchmarks}
+            setting, scores = lm.setting, {name: metrics(made, name) for name in run.benchmarks}
             found[str(setting)] = {"method": setting.method, "keep": setting.keep, "tasks": scores}
+            lines += sample_lines(made, setting)
+    if lines:
+        (run.out / "scores.jsonl").write_text("\n".join(lines) + "\n")
     return found
-
-
-def metrics(made: dict[str, Any], name: str) -> dict[str, float]:
-    """Numbers of one task; of a group whose members have them only, their mean. Durations of Video-MME by themselves."""
-    whole = _numbers(made["results"].get(name, {}))
-    if not whole:
-        members = [_numbers(made["results"][one]) for one in made.get("group_subtasks", {}).get(name, [])]
-        members = [one for one in members if one]
-        require(bool(members), "tasks", name, "one that lmms-eval computes numbers for")
-        shared = set.intersection(*(set(one) for one in members))
-        whole = {metric: sum(one[metric] for one in members) / len(members) for metric in sorted(shared)}
-    for duration in ("short", "medium", "long"):
-        some = [
-            s["videomme_perception_score"] for s in made["samples"].get(name, []) if "videomme_perception_score" in s
-        ]
-        right = [float(one["pred_answer"] == one["answer"]) for one in some if one["duration"] == duration]
-        if right:
-            whole[duration] = sum(right) / len(right)
-    return whole
-
-
-def _numbers(results: dict[str, Any]) -> dict[str, float]:
-    """ "exact_match,none" -> "exact_match"; standard errors and texts are left out."""
-    return {
-        key.split(",")[0]: float(value)
-        for key, value in results.items()
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and "stderr" not in key and key != "samples"
-    }

@@ -10,22 +10,19 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import torch
 from lmms_eval.api.model import lmms
-from lmms_eval.models.model_utils.load_video import read_video
 from lmms_eval.protocol import ChatMessages
 from lmms_eval.utils import simple_parse_args_string
 from tqdm import tqdm
 
 from divevlm.core.rule import require
 from divevlm.experiments.answering import Answerer
-from divevlm.experiments.journal import Journal
+from divevlm.experiments.journal import Journal, Record
+from divevlm.experiments.lmms_requests import FRAMES, batches, cut, decoding, options, place, shown
 from divevlm.experiments.loading import load
 from divevlm.experiments.settings import Setting
 from divevlm.experiments.tasks import Item
-from divevlm.viz.media import Clip
-
-FRAMES = 32  # of a video, evenly spaced
-GREEDY = {"do_sample": False, "num_beams": 1}
 
 
 class _Base(lmms):  # type: ignore[misc]
@@ -47,21 +44,20 @@ class _Base(lmms):  # type: ignore[misc]
         unknown.pop("max_batch_size", None)
         allowed = "pretrained, method, keep, batch_size, device, dtype and max_frames"
         require(not unknown, "model_args", ",".join(unknown), f"among {allowed}")
-        self._fill(
-            Answerer(*load(pretrained, device, dtype), shared=False), Setting(method, keep), int(batch_size), None
-        )
+        setting = Setting(method, keep).check()  # before the model is loaded
+        self._fill(Answerer(*load(pretrained, device, dtype), shared=False), setting, int(batch_size), None)
         self.max_frames = int(max_frames)
 
-    def _fill(self, answerer: Answerer, setting: Setting, batch: int, journal: Journal | None) -> None:
+    def _fill(self, answerer: Answerer | None, setting: Setting, batch: int, journal: Journal | None) -> None:
         require(batch >= 1, "batch_size", batch, "at least 1")
-        self.answerer, self.setting, self.batch, self.journal = answerer, setting, batch, journal
-        self.device = answerer.model.device
-        self.method = setting.ready(answerer.model)
-        self.max_frames, self.exits, self.now = FRAMES, False, ""
+        self.setting, self.batch, self.journal = setting, batch, journal
+        self.max_frames, self.exits, self.device = FRAMES, False, torch.device("cpu")
+        if answerer is not None:
+            self.answerer, self.device, self.method = answerer, answerer.model.device, setting.ready(answerer.model)
 
     @classmethod
-    def around(cls, answerer: Answerer, setting: Setting, batch: int, journal: Journal | None = None) -> Any:
-        """Of a model that is loaded already."""
+    def around(cls, answerer: Answerer | None, setting: Setting, batch: int, journal: Journal | None = None) -> Any:
+        """Of a model that is loaded already; without one, the journal has every answer."""
         made = cls.__new__(cls)
         lmms.__init__(made)
         made._fill(answerer, setting, batch, journal)
@@ -83,58 +79,52 @@ class _Base(lmms):  # type: ignore[misc]
         except Exception as error:
             if not self.exits:
                 raise
-            raise SystemExit(f"divevlm: {self.now} failed: {type(error).__name__}: {error}") from error
+            raise SystemExit(f"divevlm: {error}") from error
 
     def _answers(self, requests: Sequence[Any]) -> list[str]:
-        answers: dict[int, str] = {}
-        todo: list[tuple[int, Item, dict[str, Any]]] = []
-        for number, request in enumerate(requests):
-            self.now = " ".join(map(str, request.args[-3:]))
-            item, options = self._read(request)
-            known = None if self.journal is None else self.journal.done.get((*self._place, item.task, item.sample))
-            if known is not None:
-                answers[number] = known["prediction"]
-            else:
-                todo.append((number, item, options))
-        with tqdm(
-            total=len(todo), desc=str(self.setting), unit="sample", disable=None if self.rank == 0 else True
-        ) as bar:
-            for some in _batches(todo, self.batch):
-                self.now = ", ".join(f"{item.task} {item.sample}" for _, item, _ in some)
-                texts = self._generate([item for _, item, _ in some], dict(some[0][2]))
-                answers |= dict(zip((number for number, _, _ in some), texts, strict=True))
+        """Pictures are there for a batch at a time."""
+        known = {} if self.journal is None else self.journal.done
+        here = self.setting.method, self.setting.keep
+        answers = {
+            n: known[*here, *place(r)]["prediction"] for n, r in enumerate(requests) if (*here, *place(r)) in known
+        }
+        todo = [number for number in range(len(requests)) if number not in answers]
+        quiet = None if self.rank == 0 else True
+        with tqdm(total=len(todo), desc=str(self.setting), unit="sample", disable=quiet) as bar:
+            for some in batches([requests[number] for number in todo], self.batch):
+                numbers = [todo[at] for at in some]
+                made = self.records([requests[number] for number in numbers])
+                if self.journal is not None:
+                    self.journal.add(made)
+                answers |= {number: record["prediction"] for number, record in zip(numbers, made, strict=True)}
                 bar.update(len(some))
         return [answers[number] for number in range(len(requests))]
 
-    @property
-    def _place(self) -> tuple[str, int | float]:
-        return self.setting.method, self.setting.keep
+    def records(self, requests: Sequence[Any]) -> list[Record]:
+        """Answers to requests of one task and one way to generate."""
+        try:
+            return self._generated(requests)
+        except Exception as error:
+            names = ", ".join(" ".join(place(request)) for request in requests)
+            raise ValueError(f"{names} failed: {type(error).__name__}: {error}") from error
 
-    def _generate(self, items: list[Item], options: dict[str, Any]) -> list[str]:
-        until, length = options.pop("until", None), int(options.pop("max_new_tokens", 1024))
+    def _generated(self, requests: Sequence[Any]) -> list[Record]:
+        given = options(requests[0])
+        length = int(given.get("max_new_tokens", 1024))
+        items = [self._read(request) for request in requests]
         start = time.perf_counter()
-        found = self.answerer.generate(items, self.method, length, **_options(options))
-        texts = [_cut(one.prediction, until) for one in found]
-        if self.journal is not None:
-            share = (time.perf_counter() - start) / len(items)
-            method, keep = self._place
-            self.journal.add(
-                {"method": method, "keep": keep, "task": item.task, "sample": item.sample, "prediction": text}
-                | {"kept": one.kept, "kv": one.kv, "kv_full": one.kv_full, "seconds": share, "prefill": one.prefill}
-                for item, text, one in zip(items, texts, found, strict=True)
-            )
-        return texts
+        found = self.answerer.generate(items, self.method, length, **decoding(given))
+        share = (time.perf_counter() - start) / len(items)
+        method, keep = self.setting.method, self.setting.keep
+        return [
+            {"method": method, "keep": keep, "task": item.task, "sample": item.sample}
+            | {"prediction": cut(one.prediction, given.get("until"))}
+            | {"kept": one.kept, "kv": one.kv, "kv_full": one.kv_full, "seconds": share, "prefill": one.prefill}
+            for item, one in zip(items, found, strict=True)
+        ]
 
-    def _read(self, request: Any) -> tuple[Item, dict[str, Any]]:
+    def _read(self, request: Any) -> Item:
         raise NotImplementedError
-
-    def _clip(self, path: str) -> Clip:
-        frames = read_video(path, num_frm=self.max_frames)
-        return Clip(frames, list(range(len(frames))), len(frames), 1.0)
-
-    def _shown(self, visual: Any) -> Any:
-        """A picture as it is; a path is a video."""
-        return self._clip(visual) if isinstance(visual, str) else visual.convert("RGB")
 
     def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
         raise NotImplementedError("divevlm answers by generation: use tasks of output_type generate_until")
@@ -148,14 +138,14 @@ class Simple(_Base):
 
     is_simple = True
 
-    def _read(self, request: Any) -> tuple[Item, dict[str, Any]]:
-        text, options, visuals_of, number, task, split = request.args
+    def _read(self, request: Any) -> Item:
+        text, _, visuals_of, number, task, split = request.args
         document = self.task_dict[task][split][number]
         draw = partial(self._media, visuals_of, document)
-        return Item(task, str(number), text.replace("<image>", "").strip(), "", draw), options
+        return Item(task, str(number), text.replace("<image>", "").strip(), "", draw)
 
     def _media(self, visuals_of: Callable[[Any], Any], document: Any) -> list[Any]:
-        return [self._shown(one) for one in visuals_of(document) or []]
+        return [shown(one, self.max_frames) for one in visuals_of(document) or []]
 
 
 class Chat(_Base):
@@ -163,44 +153,20 @@ class Chat(_Base):
 
     is_simple = False
 
-    def _read(self, request: Any) -> tuple[Item, dict[str, Any]]:
-        text, messages_of, options, number, task, split = request.args
+    def _read(self, request: Any) -> Item:
+        text, messages_of, _, number, task, split = request.args
         messages = ChatMessages(messages=messages_of(self.task_dict[task][split][number]))
         turns = [
             {"role": turn["role"], "content": [_placeholder(part) for part in turn["content"]]}
             for turn in messages.to_hf_messages()
         ]
-        return Item(task, str(number), text or "", "", partial(self._media, messages), turns), options
+        return Item(task, str(number), text or "", "", partial(self._media, messages), turns)
 
     def _media(self, messages: ChatMessages) -> list[Any]:
         images, videos, audio = messages.extract_media()
         require(not audio, "task", "audio", "of images, videos and text")
-        return [self._shown(one) for one in (*images, *videos)]
+        return [shown(one, self.max_frames) for one in (*images, *videos)]
 
 
 def _placeholder(part: dict[str, Any]) -> dict[str, Any]:
     return part if part["type"] == "text" else {"type": part["type"]}
-
-
-def _options(given: dict[str, Any]) -> dict[str, Any]:
-    """Greedy unless the task asks for a temperature."""
-    known = {key: given[key] for key in ("num_beams", "temperature", "top_p") if given.get(key) is not None}
-    if not known.get("temperature"):
-        return {**GREEDY, "num_beams": known.get("num_beams", 1)}
-    return {"do_sample": True, **known}
-
-
-def _cut(text: str, until: Any) -> str:
-    for stop in [until] if isinstance(until, str) else until or []:
-        text = text.split(stop)[0] if stop else text
-    return text.strip()
-
-
-def _batches(todo: list[tuple[int, Item, dict[str, Any]]], size: int) -> Any:
-    """In their order; a batch has one task and one way to generate."""
-    groups: dict[tuple[str, str], list[tuple[int, Item, dict[str, Any]]]] = {}
-    for one in todo:
-        groups.setdefault((one[1].task, repr(sorted(one[2].items()))), []).append(one)
-    for group in groups.values():
-        for at in range(0, len(group), size):
-            yield group[at : at + size]

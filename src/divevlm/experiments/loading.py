@@ -34,8 +34,8 @@ def load(model: str, device: str | None = None, dtype: str | None = None) -> tup
     try:
         network = transformers.AutoModelForImageTextToText.from_pretrained(model, dtype=kind)
         processor = transformers.AutoProcessor.from_pretrained(model)
-    except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
+    except (OSError, ValueError, ImportError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ValueError(
             f"model must be an embedded one ({shipped}), a path or an id, got {model!r}: {reason}"
         ) from None

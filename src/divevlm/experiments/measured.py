@@ -8,6 +8,8 @@ from typing import Any
 from divevlm.experiments import results
 from divevlm.experiments.recipe import VANILLA, Budget, Recipe, benchmarks
 
+THROUGHPUT = "Throughput"  # printed in tables 6 and 8 as a multiple of vanilla's
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -47,23 +49,30 @@ class Measured:
         tasks = list(pairs[0]["scores"]) if pairs else []
         head = ["method", "paper's budget", "kept here", "average printed", "measured", "±"]
         head += [text for task in tasks for text in ((f"{task} printed", task) if self.full else (task,))]
+        speeds = THROUGHPUT in self.recipe.settings.get("extra", [])
+        if speeds:
+            of = self.found.get("throughput_of", "not measured")
+            head += ["throughput printed, x vanilla", f"measured ({of}, nothing shared)", "samples/s"]
         lines = []
         for row in pairs:
             cells = [f"{row['budget']:g}" if row["budget"] else "all", f"{row['keep']:g}" if row["keep"] else "all"]
             cells += [
                 f"{row['printed']['average']:.2f}",
-                _text(row["relative"], 2),
-                _text(row.get("relative_error"), 2),
+                number(row["relative"], 2),
+                number(row.get("relative_error"), 2),
             ]
             for task in tasks:
                 if self.full:
                     cells.append(f"{row['printed']['scores'][task]:g}")
                 cells.append(f"{row['scores'][task]:.1f}")
+            if speeds:
+                cells.append(f"{row['printed'][THROUGHPUT]:.2f}")
+                cells += [number(row.get("throughput"), 2), number(row.get("samples_per_second"), 2)]
             lines.append([row["printed_as"], *cells])
         return head, lines
 
 
-def _text(value: float | None, digits: int) -> str:
+def number(value: float | None, digits: int) -> str:
     return "" if value is None else f"{value:.{digits}f}"
 
 

@@ -2,74 +2,111 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Sequence
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from divevlm.core.rule import require
 from divevlm.experiments.answering import Answerer
-from divevlm.experiments.journal import Journal
+from divevlm.experiments.journal import Journal, Record
 from divevlm.experiments.loading import load
 from divevlm.experiments.sweep import answered
 
 if TYPE_CHECKING:
     from divevlm.experiments.runner import Run
 
+Row = dict[str, str]  # JSON inside: Arrow would retype what it holds
 
-class Worker:
-    """Loads the model once; a row says which questions to answer under which setting."""
+
+class Asks:
+    """Questions of our own sweep. The model is loaded once; a row says which questions to answer under which settings."""
 
     def __init__(self, run: Run) -> None:
         self.run, self.items = run, run.items()
         self.answerer = Answerer(*load(run.model, dtype=run.dtype), shared=run.shared)
         self.settings = [(setting, setting.ready(self.answerer.model)) for setting in run.settings]
 
-    def __call__(self, row: dict[str, Any]) -> list[dict[str, Any]]:
-        """All settings of a batch of questions, so that what is shared is computed once."""
-        found: list[dict[str, Any]] = []
-        for number, wanted in row["todo"].items():
-            some = [self.items[i] for i in wanted]
-            setting, method = self.settings[int(number)]
-            found += answered(self.answerer, some, setting, method, self.run.mode, self.run.new_tokens)
-        return [{"record": record} for record in found]
+    def __call__(self, row: Row) -> list[Row]:
+        """All settings of a batch, so that what is shared is computed once."""
+        todo: list[tuple[int, list[int]]] = json.loads(row["todo"])
+        return [{"record": json.dumps(one)} for number, wanted in todo for one in self.records(number, wanted)]
+
+    def records(self, number: int, wanted: list[int]) -> list[Record]:
+        setting, method = self.settings[number]
+        some = [self.items[i] for i in wanted]
+        return answered(self.answerer, some, setting, method, self.run.mode, self.run.new_tokens)
 
 
-def work(run: Run, journal: Journal) -> list[dict[str, Any]]:
-    """What is not done yet: one row a batch, setting number -> question numbers."""
-    items, rows = run.items(), []
-    for at in range(0, len(items), run.batch):
-        todo: dict[str, list[int]] = {}
-        for number, setting in enumerate(run.settings):
-            wanted = [
-                i
-                for i in range(at, min(at + run.batch, len(items)))
-                if (setting.method, setting.keep, items[i].task, items[i].sample) not in journal
-            ]
-            if wanted:
-                todo[str(number)] = wanted
-        if todo:
-            rows.append({"todo": todo})
-    return rows
+class Benchmarks(Asks):
+    """Requests of lmms-eval, which every actor builds for itself: they do not travel."""
+
+    def __init__(self, run: Run) -> None:
+        from divevlm.experiments.lmms import kind, manager_of, requests
+
+        self.requests, data = requests(run, manager_of(run))
+        answerer = Answerer(*load(run.model, dtype=run.dtype), shared=False)
+        self.models = [kind(run).around(answerer, setting, run.batch) for setting in run.settings]
+        for lm in self.models:
+            lm.task_dict = data
+
+    def records(self, number: int, wanted: list[int]) -> list[Record]:
+        found: list[Record] = self.models[number].records([self.requests[i] for i in wanted])
+        return found
 
 
-def ray_sweep(run: Run, journal: Journal) -> None:
-    """Answers go to the journal as the actors hand them over."""
+def work(
+    run: Run, journal: Journal, places: Sequence[tuple[str, str]], batches: Iterable[Sequence[int]]
+) -> list[list[tuple[int, list[int]]]]:
+    """What is not done yet, by batch: numbers of a setting and of its questions. places: task and sample of each question"""
+    found = []
+    for batch in batches:
+        todo = [
+            (number, [i for i in batch if (setting.method, setting.keep, *places[i]) not in journal])
+            for number, setting in enumerate(run.settings)
+        ]
+        found.append([(number, wanted) for number, wanted in todo if wanted])
+    return [todo for todo in found if todo]
+
+
+def ray_sweep(run: Run, journal: Journal, manager: Any = None) -> None:
+    """Answers go to the journal as the actors hand them over. manager: of lmms-eval's tasks, if it shall ask too"""
     require(run.workers >= 1, "workers", run.workers, "at least 1")
+    if run.asked:
+        items = run.items()
+        batches = [range(at, min(at + run.batch, len(items))) for at in range(0, len(items), run.batch)]
+        found = work(run, journal, [(item.task, item.sample) for item in items], batches)
+        spread(Asks, run, journal, found)
+    if manager is not None:
+        from divevlm.experiments import lmms, lmms_requests
+
+        asked, _ = lmms.requests(run, manager)
+        found = work(run, journal, [lmms_requests.place(one) for one in asked], lmms_requests.batches(asked, run.batch))
+        spread(Benchmarks, run, journal, found)
+
+
+def spread(kind: type[Asks], run: Run, journal: Journal, found: list[list[tuple[int, list[int]]]]) -> None:
+    """One row a batch, to actors of this kind."""
+    if not found:
+        return
     try:
         import ray
     except ImportError:
         raise ValueError("engine ray needs Ray: pip install 'divevlm[ray]'") from None
-    rows = work(run, journal)
-    if not rows:
-        return
-    import torch
-
     from divevlm.experiments.runner import bar
 
-    gpus = 1 if torch.cuda.is_available() else 0
+    ray.init(ignore_reinit_error=True)
+    gpus = gpus_each(run.workers, ray.cluster_resources().get("GPU", 0))
+    rows = [{"todo": json.dumps(todo)} for todo in found]
     data = ray.data.from_items(rows, override_num_blocks=len(rows)).flat_map(
-        Worker, fn_constructor_args=(run,), concurrency=run.workers, num_gpus=gpus
+        kind, fn_constructor_args=(run,), concurrency=run.workers, num_gpus=gpus
     )
-    total = sum(len(wanted) for row in rows for wanted in row["todo"].values())
-    with bar(total) as tick:
+    with bar(sum(len(wanted) for todo in found for _, wanted in todo)) as tick:
         for row in data.iter_rows():
-            journal.add([row["record"]])
+            journal.add([json.loads(row["record"])])
             tick(1, "ray")
+
+
+def gpus_each(workers: int, there: float) -> float:
+    """A whole GPU of the cluster, or an equal part of one where actors outnumber them."""
+    return 1 / ceil(workers / there) if there else 0

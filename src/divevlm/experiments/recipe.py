@@ -10,6 +10,7 @@ from typing import Any
 
 from divevlm.core.metrics import relative_average
 from divevlm.core.rule import require
+from divevlm.methods import METHODS
 
 RECIPES = Path(__file__).parent / "recipes"
 BENCHMARKS = Path(__file__).parent / "benchmarks.toml"
@@ -74,8 +75,16 @@ class Recipe:
         return keep.get(str(budget), budget)
 
     def run_as(self, method: str, full: bool) -> str:
-        """What to run for a printed name; some methods count otherwise in the paper's own tables."""
-        return str(self.settings.get("full", {}).get(method, self.methods[method]) if full else self.methods[method])
+        """What to run for a printed name; some methods count otherwise in the paper's own tables.
+
+        The embedded model knows one length of the sequence only, so there all methods keep the original positions: methods
+        whose authors renumber them would lose by that alone.
+        """
+        if full:
+            return str(self.settings.get("full", {}).get(method, self.methods[method]))
+        plain = self.methods[method]
+        renumbers = method != VANILLA and METHODS.get(plain.split(":")[0]).default_positions == "compact"
+        return f"{plain}:positions=keep" if renumbers else plain
 
 
 def _order(name: str) -> tuple[str, int]:

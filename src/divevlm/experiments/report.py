@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from divevlm.experiments import results
+from divevlm.budget import Budget
+from divevlm.core.rule import require
+from divevlm.experiments import figures, results
 from divevlm.experiments.analyses import ANALYSES, SCHEDULES, Table, analyze
 from divevlm.experiments.answering import Answerer
 from divevlm.experiments.loading import load, machine
 from divevlm.experiments.runner import Run, bar, keeps, names
 from divevlm.experiments.timing import ENERGY, RUNTIME, energy, runtime
 
+DRAWN = ("feedback", "redundancy")  # as a picture, too
+
 
 def analysis(name: str, out: Path, options: Any) -> tuple[dict[str, Any], Table]:
     """options: model, method, keep, tasks, limit, split, seed, batch and new_tokens"""
     wanted, budgets = names(options.tasks), keeps(options.keep) if options.keep else ()
+    _check(name, budgets, options)
     run = Run(
         options.model,
         names(options.method),
@@ -31,30 +37,45 @@ def analysis(name: str, out: Path, options: Any) -> tuple[dict[str, Any], Table]
         include=options.include,
     )
     if name in ("runtime", "energy"):
-        return _measured(name, run, options.new_tokens, int(budgets[0]) if budgets else 64)
+        return _measured(name, run, options.new_tokens or 32, budgets[0] if budgets else 64)
     result = analyze(name, run)
-    if name in ("feedback", "redundancy") and not options.method:
-        from divevlm.experiments import figures
-
+    if name in DRAWN and not options.method:
         whole = replace(run, methods=ANALYSES[name].methods, keeps=budgets or ANALYSES[name].keeps)
         draw = figures.redundancy(whole, out) if name == "redundancy" else figures.feedback(whole, result["rows"], out)
         result["files"] = draw
     return result, ANALYSES[name].table(result["rows"])
 
 
-def _measured(name: str, run: Run, new_tokens: int, keep: int) -> tuple[dict[str, Any], Table]:
+def _check(name: str, budgets: Sequence[int | float], options: Any) -> None:
+    """What can be told before anything is computed."""
+    for keep in budgets:
+        Budget(keep)
+    require(options.batch >= 1, "batch-size", options.batch, "at least 1")
+    if name in ("runtime", "energy"):
+        require(len(budgets) <= 1, "keep", options.keep, f"one budget for {name}")
+        require(not options.method, "method", options.method, f"left out for {name}, which is about DIVE alone")
+    tokens = options.new_tokens
+    require(tokens is None or name == "runtime", "new-tokens", tokens, f"left out for {name}, which generates nothing")
+    require(tokens is None or tokens >= 1, "new-tokens", tokens, "at least 1")
+    single = any(isinstance(keep, int) and keep == 1 for keep in budgets)
+    require(not single or name != "redundancy", "keep", options.keep, "at least 2 for redundancy, or shares")
+    if name in DRAWN and not options.method:
+        figures.check()
+
+
+def _measured(name: str, run: Run, new_tokens: int, keep: int | float) -> tuple[dict[str, Any], Table]:
     """Those that are not sweeps."""
-    some = replace(run, limit=run.limit or {"runtime": 5, "energy": 16}[name]).items()
+    some = replace(run, limit={"runtime": 5, "energy": 16}[name] if run.limit is None else run.limit).items()
     answerer = Answerer(*load(run.model), shared=False)
     if name == "runtime":
-        with bar(len(some) * len(SCHEDULES)) as tick:
+        with bar((1 + len(some)) * len(SCHEDULES)) as tick:
             rows = runtime(answerer, some, SCHEDULES, keep, new_tokens, tick)
         columns: tuple[tuple[str, str, int], ...] = RUNTIME
-        about = f"cost of feedback, {keep} tokens kept, {new_tokens} generated (figure 4c)"
+        about = f"cost of feedback, {Budget(keep)} kept, {new_tokens} generated (figure 4c)"
     else:
         rows = energy(answerer, some, keep, run.batch)
         columns = ENERGY
-        about = f"energy that is left, {keep} picks"
+        about = f"energy that is left, {Budget(keep)} picked"
     head = ["setting", *(head for _, head, _ in columns)]
     lines = [[row["setting"], *(f"{row[key]:.{digits}f}" for key, _, digits in columns)] for row in rows]
     result = {"analysis": name, "about": about, "model": run.model, "machine": machine(), "rows": rows}

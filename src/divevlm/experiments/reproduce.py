@@ -14,9 +14,10 @@ from divevlm.experiments import results, tasks
 from divevlm.experiments.analyses import ANALYSES, analyze
 from divevlm.experiments.answering import Answerer
 from divevlm.experiments.loading import load, machine
-from divevlm.experiments.measured import Measured, full_scores
+from divevlm.experiments.measured import THROUGHPUT, Measured, full_scores, number
 from divevlm.experiments.recipe import VANILLA, Recipe, benchmarks, recipe
 from divevlm.experiments.runner import Run, bar, evaluate
+from divevlm.experiments.settings import Setting
 from divevlm.experiments.timing import RUNTIME, runtime
 
 Table = tuple[list[str], list[list[str]]]
@@ -73,6 +74,13 @@ def scores(of: Recipe, order: Order) -> Measured:
     run = order.run(of, tuple(names), tuple(budgets))
     found = evaluate(run)
     made = full_scores(found, of) if order.full else found["rows"]
+    if THROUGHPUT in of.settings.get("extra", []):
+        from divevlm.experiments.efficiency import throughput
+
+        speeds, found["throughput_of"] = throughput(run, of.name)
+        for row in made:
+            speed, whole = speeds.get(Setting(row["method"], row["keep"])), speeds.get(Setting("vanilla", 0))
+            row |= {"samples_per_second": speed, "throughput": speed / whole if speed and whole else None}
     return Measured(of, made, names | {"vanilla": VANILLA}, {**budgets, 0: 0}, found, order.full)
 
 
@@ -101,10 +109,6 @@ def _summary(of: Recipe, order: Order) -> tuple[dict[str, Any], Table]:
     return {"rows": rows, "machine": machine()}, (head, lines)
 
 
-def number(value: float | None, digits: int) -> str:
-    return "" if value is None else f"{value:.{digits}f}"
-
-
 def _efficiency(of: Recipe, order: Order) -> tuple[dict[str, Any], Table]:
     from divevlm.experiments.efficiency import efficiency
 
@@ -120,18 +124,20 @@ def _curves(of: Recipe, order: Order) -> tuple[dict[str, Any], Table]:
 def _feedback(of: Recipe, order: Order) -> tuple[dict[str, Any], Table]:
     from divevlm.experiments import figures
 
-    schedules, budgets = of.settings["schedules"], tuple(of.settings["budgets"])
+    figures.check()
+    schedules, budgets, printed = of.settings["schedules"], tuple(of.settings["budgets"]), of.settings["printed"]
     run = replace(order.run(of, ANALYSES["redundancy"].methods, budgets), simple=False, mode="forced")
     alike = analyze("redundancy", run)
     first = replace(run, keeps=budgets[:1])
     gains = ANALYSES["feedback"].read(first, alike["rows"])
     model, processor = load(run.model)
-    few = run.items()[: 21 if order.limit is None else order.limit + 1]
-    with bar(len(few) * len(schedules)) as tick:
+    few = run.items() if order.full else run.items()[: 20 if order.limit is None else order.limit]
+    with bar((1 + len(few)) * len(schedules)) as tick:
         cost = runtime(Answerer(model, processor, False), few, schedules, budgets[0], of.settings["new_tokens"], tick)
     files = [*figures.feedback(first, gains, order.out, "figure4a"), *figures.redundancy(run, order.out, "figure4b")]
     by_updates = {figures.updates(row["method"]): row for row in gains}
-    head = ["updates", "RGL, %", "right, %", *(f"redundancy {k}" for k in budgets), *(head for _, head, _ in RUNTIME)]
+    head = ["updates", "RGL, %", "right, %", *(f"redundancy {k}" for k in budgets)]
+    head += [text for name, about, _ in RUNTIME for text in ([f"{about} printed"] if name in printed else []) + [about]]
     lines = []
     for row in cost:
         gain = by_updates[row["updates"]]
@@ -139,23 +145,28 @@ def _feedback(of: Recipe, order: Order) -> tuple[dict[str, Any], Table]:
             r["redundancy"] for k in budgets for r in alike["rows"] if r["keep"] == k and r["method"] == gain["method"]
         ]
         cells = [number(gain["rgl"], 2), number(gain["accuracy"], 1), *(number(value, 4) for value in same)]
-        lines.append([str(row["updates"]), *cells, *(number(row[name], digits) for name, _, digits in RUNTIME)])
-    result = {**alike, "feedback": gains, "runtime": cost, "printed": of.settings["printed"], "files": files}
+        for name, _, digits in RUNTIME:
+            cells += [number(printed[name].get(str(row["updates"])), 1)] if name in printed else []
+            cells.append(number(row[name], digits))
+        lines.append([str(row["updates"]), *cells])
+    result = {**alike, "feedback": gains, "runtime": cost, "printed": printed, "files": files}
     return result, (head, lines)
 
 
 def _pictures(of: Recipe, order: Order) -> tuple[dict[str, Any], Table]:
     from divevlm.experiments import figures
 
-    name = order.model or (of.settings["model"] if order.full else embedded_model(of))
-    model, processor = load(name)
-    some = tasks.items([tasks.ALL], order.limit or 8, order.split)
+    figures.check()
+    run = order.run(of, (), (), mode="forced")
+    limit = (64 if order.full else 8) if order.limit is None else order.limit
+    some = replace(run, limit=limit).items()
+    model, processor = load(run.model)
     keep = int(of.budgets[0])
     with torch.inference_mode():
         files, facts = figures.pictures(of.kind, model, processor, some, of.methods, keep, order.out, of.name)
     head = ["question", "gold", *of.methods]
     lines = [[fact["question"], fact["gold"], *(fact["answers"][label] for label in of.methods)] for fact in facts]
-    return {"rows": facts, "files": files, "machine": machine(), "model": name}, (head, lines)
+    return {"rows": facts, "files": files, "machine": machine(), "model": run.model}, (head, lines)
 
 
 KINDS: dict[str, Callable[[Recipe, Order], tuple[dict[str, Any], Table]]] = {
@@ -175,10 +186,9 @@ def reproduce(name: str, order: Order) -> tuple[dict[str, Any], Table]:
     order.out.mkdir(parents=True, exist_ok=True)
     result, (head, lines) = KINDS[of.kind](of, order)
     result |= {"recipe": name, "title": of.title, "scale": order.scale}
-    where = (
-        "the paper's models and benchmarks"
-        if order.full
-        else "the embedded model on drawn scenes, not the paper's models"
-    )
+    if order.full:
+        where = f"{order.model} and the paper's benchmarks" if order.model else "the paper's models and benchmarks"
+    else:
+        where = f"{order.model or 'the embedded model'} on drawn scenes, not the paper's models"
     results.save(order.out, name, result, head, lines, f"{name}: {of.title}\n\nMeasured on {where}.")
     return result, (head, lines)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from divevlm.cli.output import write
 from divevlm.core.metrics import relative_average
-from divevlm.experiments.journal import Record, write
+from divevlm.experiments.journal import Record
 from divevlm.experiments.loading import rank
 from divevlm.experiments.settings import Setting
 from divevlm.planning import VANILLA
@@ -134,6 +136,6 @@ def save(
     if rank()[0]:
         return
     folder.mkdir(parents=True, exist_ok=True)
-    write(folder / f"{name}.json", result)
-    (folder / f"{name}.md").write_text(f"{title}\n\n{markdown(head, lines)}\n")
-    (folder / f"{name}.csv").write_text(comma_separated(head, lines))
+    write(folder / f"{name}.json", json.dumps(result, indent=1) + "\n")
+    write(folder / f"{name}.md", f"{title}\n\n{markdown(head, lines)}\n")
+    write(folder / f"{name}.csv", comma_separated(head, lines))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -12,12 +11,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import distributed
 from tqdm import tqdm
 
 from divevlm.core.rule import require
 from divevlm.experiments import results
 from divevlm.experiments.answering import Answerer
 from divevlm.experiments.journal import Journal, read
+from divevlm.experiments.lmms_scores import cells
 from divevlm.experiments.loading import load, machine, rank
 from divevlm.experiments.settings import Setting, grid
 from divevlm.experiments.sweep import Mode, shard, sweep
@@ -49,7 +50,7 @@ class Run:
 
     @property
     def settings(self) -> list[Setting]:
-        return grid(self.methods, self.keeps)
+        return grid(self.methods, self.keeps, self.seed)
 
     @property
     def embedded(self) -> list[str]:
@@ -78,37 +79,53 @@ class Run:
         return found
 
     def journal(self, number: int = 0) -> Journal:
-        same = {name: getattr(self, name) for name in ("model", "split", "mode", "seed", "simple", "shared")}
-        return Journal(self.out, same, number)
+        return Journal(self.out, self.same, number)
+
+    @property
+    def same(self) -> dict[str, Any]:
+        """What all answers of a folder have in common, as far as these tasks depend on it."""
+        found = {name: getattr(self, name) for name in ("model", "split", "mode", "seed", "shared", "dtype")}
+        if self.embedded and self.mode == "generate":  # benchmarks say themselves how long an answer is
+            found["new_tokens"] = self.new_tokens
+        if self.benchmarks:
+            include = None if self.include is None else str(self.include.resolve())
+            found |= {"simple": self.simple, "include": include}
+        return found
 
 
 def evaluate(run: Run) -> dict[str, Any]:
     """Do what is not done yet, then sum up what is on disk; the first process writes `results.json`, `.md` and `.csv`."""
     require(run.batch >= 1, "batch-size", run.batch, "at least 1")
+    require(run.limit is None or run.limit >= 1, "limit", run.limit, "at least 1")
     number, world = rank()
-    wanted, questions = run.settings, run.items()  # wrong values are told before a model is loaded
-    start = time.perf_counter()
-    torch.manual_seed(run.seed)
+    require(run.engine != "ray" or world == 1, "engine", "ray", "used without torchrun and accelerate launch")
     journal = run.journal(number)
+    wanted, questions = run.settings, run.items()  # wrong values are told before a model is loaded
+    manager = None
+    if run.mode == "generate" and run.benchmarks:
+        from divevlm.experiments import lmms
+
+        manager = lmms.manager_of(run)
+    torch.manual_seed(run.seed)
     scores: dict[str, Any] = {}
     if run.engine == "ray":
-        require(world == 1 and not run.benchmarks, "engine", "ray", "used for embedded tasks, without torchrun")
         from divevlm.experiments.on_ray import ray_sweep
 
-        ray_sweep(run, journal)
-    else:
-        model, processor = load(run.model, dtype=run.dtype)
-        if run.asked:
-            mine = shard(questions, number, world)
-            with bar(len(mine) * len(wanted), number) as tick:
-                answerer = Answerer(model, processor, run.shared)
-                sweep(answerer, mine, wanted, journal, run.batch, run.mode, run.new_tokens, tick)
-        if run.mode == "generate" and run.benchmarks:
-            from divevlm.experiments.lmms import benchmarks
-
-            scores = benchmarks(run, model, processor, journal)
-        wait_for_all(world)
-    return summary(run, scores, time.perf_counter() - start)
+        ray_sweep(run, journal, manager)
+        if manager is not None:
+            scores = lmms.benchmarks(run, None, journal, manager)
+        return summary(run, scores, journal.wall())
+    join(world)
+    model, processor = load(run.model, dtype=run.dtype)
+    if run.asked:
+        mine = shard(questions, number, world)
+        with bar(len(mine) * len(wanted), number) as tick:
+            answerer = Answerer(model, processor, run.shared)
+            sweep(answerer, mine, wanted, journal, run.batch, run.mode, run.new_tokens, tick)
+    if manager is not None:
+        scores = lmms.benchmarks(run, Answerer(model, processor, shared=False), journal, manager)
+    wait_for_all()
+    return summary(run, scores, journal.wall())
 
 
 def summary(run: Run, benchmarks: dict[str, Any], seconds: float) -> dict[str, Any]:
@@ -126,16 +143,8 @@ def summary(run: Run, benchmarks: dict[str, Any], seconds: float) -> dict[str, A
         title = f"{run.model}, {count} questions ({run.split}); percent, relative: mean share of vanilla's"
         results.save(run.out, "results", result, head, lines, title)
     else:
-        results.save(run.out, "results", result, *benchmark_cells(benchmarks), f"{run.model}, lmms-eval")
+        results.save(run.out, "results", result, *cells(benchmarks), f"{run.model}, lmms-eval")
     return result
-
-
-def benchmark_cells(found: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """One line a setting, one column a metric."""
-    by_setting = {setting: entry["tasks"] for setting, entry in found.items()}
-    names = list(dict.fromkeys((t, m) for by_task in by_setting.values() for t, ms in by_task.items() for m in ms))
-    head = ["setting", *(f"{task} {metric}" for task, metric in names)]
-    return head, [[name, *(f"{by_task[t][m]:.4f}" for t, m in names)] for name, by_task in by_setting.items()]
 
 
 @contextmanager
@@ -150,16 +159,17 @@ def bar(total: int, number: int = 0) -> Iterator[Any]:
         yield tick
 
 
-def wait_for_all(world: int) -> None:
+def join(world: int) -> None:
+    """One group of all processes, before lmms-eval makes one that waits for half an hour only."""
+    if world > 1 and "MASTER_ADDR" in os.environ and not distributed.is_initialized():
+        distributed.init_process_group("gloo", timeout=timedelta(days=7))
+
+
+def wait_for_all() -> None:
     """Until every process has written its last sample. Without an address (plain RANK and WORLD_SIZE) nobody waits: run the
     command once more when all are done."""
-    if world == 1 or "MASTER_ADDR" not in os.environ:
-        return
-    from torch import distributed
-
-    if not distributed.is_initialized():
-        distributed.init_process_group("gloo", timeout=timedelta(days=7))
-    distributed.barrier()
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.barrier()
 
 
 def keeps(text: str) -> tuple[int | float, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from divevlm.budget import Budget
@@ -15,25 +15,42 @@ from divevlm.planning import MATCHES, VANILLA
 
 @dataclass(frozen=True)
 class Setting:
-    """method: a name with options, "dive:eta=0.5:layer=3"; keep: a count or a share, 0 for vanilla."""
+    """method: a name with options, "dive:eta=0.5:layer=3"; keep: a count or a share, 0 for vanilla; seed: of methods that draw,
+    unless the options name one."""
 
     method: str
     keep: int | float
+    seed: int = field(default=0, compare=False)
 
     def __str__(self) -> str:
         return self.method if not self.keep else f"{self.method} {self.keep:g}"
 
     def ready(self, model: Any) -> Method | None:
         """The method itself, for this model; None: vanilla."""
-        name, options = parse(self.method)
+        name, options, match = self._parts()
         if name == VANILLA:
             return None
-        match = options.get("match")
-        if match is None or "match" in {f.name for f in fields(METHODS.get(name))}:
-            return method_of(name, self.keep, options)
-        require(match in MATCHES, "match", match, "'final' or 'layer-mean'")
-        del options["match"]
         return method_of(name, self._mean_matched(name, model) if match == "layer-mean" else self.keep, options)
+
+    def check(self) -> Setting:
+        """Refuse what is wrong whatever the model."""
+        name, options, _ = self._parts()
+        if name != VANILLA:
+            method_of(name, self.keep, options)
+        return self
+
+    def _parts(self) -> tuple[str, dict[str, Any], str | None]:
+        """The name, the method's own options, and how to match the budget where the method has no option for it."""
+        name, options = parse(self.method)
+        if name == VANILLA:
+            require(not options, "method", self.method, "without options where it is vanilla")
+            return name, {}, None
+        known = {f.name for f in fields(METHODS.get(name))}
+        if "seed" in known:
+            options.setdefault("seed", self.seed)
+        match = None if "match" in known else options.pop("match", None)
+        require(match is None or match in MATCHES, "match", match, "'final' or 'layer-mean'")
+        return name, options, match
 
     def _mean_matched(self, name: str, model: Any) -> int | float:
         """What to keep after a single cut so that `keep` enter a block on average."""
@@ -61,11 +78,10 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
     return name, {key: setting_value(value) for key, value in (s.split("=") for s in settings)}
 
 
-def grid(methods: Sequence[str], keeps: Sequence[int | float]) -> list[Setting]:
-    """Every method with every budget; vanilla stands first, once: all others are measured by it."""
-    for method in methods:
-        parse(method)
+def grid(methods: Sequence[str], keeps: Sequence[int | float], seed: int = 0) -> list[Setting]:
+    """Every method with every budget, checked; vanilla stands first, once: all others are measured by it."""
     for keep in keeps:
         Budget(keep)
     named = [method for method in dict.fromkeys(methods) if method != VANILLA]
-    return [Setting(VANILLA, 0), *(Setting(method, keep) for method in named for keep in dict.fromkeys(keeps))]
+    others = [Setting(method, keep, seed).check() for method in named for keep in dict.fromkeys(keeps)]
+    return [Setting(VANILLA, 0), *others]

@@ -24,18 +24,18 @@ def runtime(
     answerer: Answerer,
     items: Sequence[Item],
     schedules: Sequence[int],
-    keep: int = 64,
+    keep: int | float = 64,
     new_tokens: int = 32,
     tick: Tick = lambda count, text: None,
 ) -> list[dict[str, Any]]:
     """Prefill overhead of each schedule over no update, and latency with everybody's decoding replaced by that of no update.
 
-    One question at a time, schedules in turn, so that a slow minute hits all of them; the first question warms up.
+    One question at a time, schedules in turn, so that a slow minute hits all of them; the first question is asked once more
+    before all others, to warm up.
     """
-    require(len(items) >= 2, "limit", len(items), "at least 2: the first question warms up")
     methods = {r: Setting(f"dive:updates={r}", keep).ready(answerer.model) for r in schedules}
     times: dict[int, list[tuple[float, float]]] = {r: [] for r in schedules}
-    for item in items:
+    for item in [*items[:1], *items]:
         inputs = answerer.inputs([item])
         for r, method in methods.items():
             assert method is not None
@@ -58,17 +58,18 @@ def runtime(
             "overhead_percent": 100 * (prefill[r] / prefill[base] - 1),
             "end_to_end_ms": prefill[r] + decode,
             "end_to_end_percent": 100 * (prefill[r] - prefill[base]) / (prefill[base] + decode),
-            "samples": len(items) - 1,
+            "samples": len(items),
         }
         for r in schedules
     ]
 
 
 @torch.inference_mode()
-def energy(answerer: Answerer, items: Sequence[Item], keep: int = 64, batch: int = 16) -> list[dict[str, Any]]:
-    """Shares of the visual and of the prompt's energy that are left before each pick and after the last, mean of the samples."""
-    visual: list[torch.Tensor] = []
-    prompt: list[torch.Tensor] = []
+def energy(answerer: Answerer, items: Sequence[Item], keep: int | float = 64, batch: int = 16) -> list[dict[str, Any]]:
+    """Shares of the visual and of the prompt's energy that are left before each pick and after the last: mean of the samples that
+    have so many picks (a share is not the same number in each picture)."""
+    visual: list[list[float]] = []
+    prompt: list[list[float]] = []
     for at in range(0, len(items), batch):
         method = watched(method_of("dive", keep, {"trace": True}))
         with Session(answerer.model, method):
@@ -77,19 +78,21 @@ def energy(answerer: Answerer, items: Sequence[Item], keep: int = 64, batch: int
             assert selection.trace is not None
             for found, left in ((visual, selection.trace.energy), (prompt, selection.trace.query_energy)):
                 totals = left.sum(dim=1)
-                found.append(totals / totals[0])
-    shares = [torch.stack(found).mean(dim=0).tolist() for found in (visual, prompt)]
-    return [
-        {"setting": f"after {step} picks", "picks": step, "visual": v, "prompt": q, "samples": len(visual)}
-        for step, (v, q) in enumerate(zip(*shares, strict=True))
-    ]
+                found.append((totals / totals[0]).tolist())
+        require(bool(visual), "keep", keep, "less than the visual tokens of a picture: otherwise nothing is picked")
+    rows = []
+    for step in range(max(map(len, visual))):
+        v, q = ([one[step] for one in found if step < len(one)] for found in (visual, prompt))
+        shares = {"visual": mean(v), "prompt": mean(q), "samples": len(v)}
+        rows.append({"setting": f"after {step} picks", "picks": step, **shares})
+    return rows
 
 
 RUNTIME = (
     ("prefill_ms", "prefill, ms", 2),
     ("overhead_ms", "over no update, ms", 2),
-    ("overhead_percent", "%", 1),
+    ("overhead_percent", "over no update, %", 1),
     ("end_to_end_ms", "end to end, ms", 1),
-    ("end_to_end_percent", "over no update, %", 1),
+    ("end_to_end_percent", "end to end over no update, %", 1),
 )
 ENERGY = (("visual", "visual energy left", 4), ("prompt", "prompt energy left", 4))

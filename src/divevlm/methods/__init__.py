@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from divevlm.budget import Budget
 from divevlm.methods.base import Method
@@ -52,9 +53,25 @@ def method_of(method: str | Method, keep: int | float | Budget | None, options: 
     unknown = sorted(set(options) - set(allowed))
     if unknown:
         raise ValueError(f"options of {method} must be among {', '.join(allowed)}, got {', '.join(unknown)}")
+    for option, value in options.items():
+        _check_kind(method, option, value, get_type_hints(kind)[option])
     if keep is None:
         raise ValueError(f"keep must be a count of at least 1 or a share in (0, 1], got None for {method}")
     return kind(keep=keep, **options)
+
+
+def _check_kind(method: str, option: str, value: Any, hint: Any) -> None:
+    """Of the plain kinds; what else a value must be, the method itself says."""
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    known = {bool: (bool,), int: (int,), float: (int, float), str: (str,), NoneType: (NoneType,)}
+    if any(kind not in known and get_origin(kind) is not Literal for kind in kinds):
+        return
+    words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
+    plain = [kind for kind in kinds if kind in known]
+    fits = any(isinstance(value, known[kind]) and (kind is bool or not isinstance(value, bool)) for kind in plain)
+    if not fits and value not in words:
+        allowed = [*(repr(word) for word in words), *(kind.__name__.replace("NoneType", "None") for kind in plain)]
+        raise ValueError(f"{option} of {method} must be {' or '.join(allowed)}, got {value!r}")
 
 
 def setting_value(text: str) -> Any:

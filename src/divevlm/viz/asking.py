@@ -113,7 +113,11 @@ def prepare(processor: Any, family: str, question: str, media: Sequence[Image.Im
     begin = processor.tokenizer.bos_token
     if begin and text.startswith(begin):  # the template has written it already
         given["add_special_tokens"] = False
-    return processor(text=[text], return_tensors="pt", **given)
+    try:
+        return processor(text=[text], return_tensors="pt", **given)
+    except Exception as error:  # by any exception too: a mark of the model's own in the question, say
+        told = " ".join(f"{type(error).__name__} {error}".split())
+        raise ValueError(f"the model's processor refuses these pictures or the question {question!r}: {told}") from None
 
 
 def _word(tokenizer: Any, number: int) -> str:

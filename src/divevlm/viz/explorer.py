@@ -20,17 +20,19 @@ SCRIPTS = ("data.js", "draw.js", "explain.js", "pointer.js", "answers.js", "page
 def settings(
     methods: Sequence[str], keeps: Sequence[int | float], lams: Sequence[float] = (), etas: Sequence[float] = ()
 ) -> Iterator[tuple[str, Method]]:
-    """What a page compares: every method at every budget; the first one, if it is DIVE, also with other lambdas and etas."""
+    """What a page compares: every method at every budget; the first one, if it is DIVE, also with other lambdas and etas.
+
+    Every DIVE run notes its steps: which budget is the largest below N is known only when N is.
+    """
     for number, name in enumerate(methods):
         kind = METHODS.get(name)
-        largest = max(keeps, key=lambda keep: (isinstance(keep, float), keep))
+        traced = {"trace": True} if issubclass(kind, DIVE) else {}
         changes: list[dict[str, Any]] = [{}]
         if number == 0 and kind is DIVE:
             changes += [{"lam": lam} for lam in lams if lam != DIVE.lam]
             changes += [{"eta": eta} for eta in etas if eta != DIVE.eta]
         for keep in keeps:
             for change in changes:
-                traced = {"trace": True} if issubclass(kind, DIVE) and keep == largest else {}
                 told = "".join(f", {key} {value:g}" for key, value in change.items())
                 yield f"{name} {keep}{told}", method_of(name, keep, change | traced)
 

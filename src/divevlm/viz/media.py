@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 VIDEOS = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ogv", ".wmv", ".flv")
 
+DEEP = ("I", "F")  # modes of grey pictures with more than eight bits begin like this
+
 
 @dataclass(frozen=True)
 class Clip:
@@ -53,20 +55,41 @@ def load(path: str | Path, frames: int = 8) -> Image.Image | Clip:
 
 def read_picture(file: Path) -> Image.Image:
     """RGB, turned as its EXIF data say; what is transparent becomes white."""
-    from PIL import Image, ImageOps, UnidentifiedImageError
+    from PIL import Image, ImageOps
 
     try:
         with Image.open(file) as opened:
             picture = ImageOps.exif_transpose(opened)
+            if picture.mode.startswith(DEEP):
+                return eight_bits(picture, opened.format or "").convert("RGB")
             if picture.has_transparency_data:
                 picture = picture.convert("RGBA")
                 white = Image.new("RGBA", picture.size, "white")
                 picture = Image.alpha_composite(white, picture)
-            if picture.mode.startswith("I;16"):  # 16 bits a pixel: keep the upper eight
-                picture = picture.point(lambda value: value / 256).convert("L")
             return picture.convert("RGB")
-    except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
+    except Exception as error:  # what a decoder finds wrong with a file it tells by any exception
         raise ValueError(f"IMAGE must be a picture or a video, got {str(file)!r}: {_line(error)}") from None
+
+
+def eight_bits(picture: Image.Image, kind: str) -> Image.Image:
+    """Grey values of 16 or 32 bits or floats as bytes. kind: of the file; whole numbers in PNG and PPM are of 16 bits.
+
+    Other files of 32 bits don't say what is white: the first of 1 (floats only), 255 and 65535 that no value exceeds, or
+    else the largest value. What is below 0 or no number is black.
+    """
+    import numpy as np
+    from PIL import Image
+
+    values = np.asarray(picture).astype(np.float64)
+    largest = float(np.max(values, where=np.isfinite(values), initial=0))
+    if picture.mode.startswith("I;16") or (picture.mode == "I" and kind in ("PNG", "PPM")):
+        white = 65535.0
+    else:
+        usual = (1.0, 255.0, 65535.0) if picture.mode == "F" else (255.0, 65535.0)
+        white = next((value for value in usual if largest <= value), largest)
+    grey = np.nan_to_num(np.clip(values * (255 / white), 0, 255)).round().astype(np.uint8)
+    clear = picture.info.get("transparency")
+    return Image.fromarray(grey if clear is None else np.where(values == clear, np.uint8(255), grey))
 
 
 def read_clip(file: Path, frames: int) -> Clip:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ SIDE = 672  # pixels of a picture's longer side, at most
 def pack(asked: Asked) -> dict[str, Any]:
     """Everything that the page shows. Settings whose picks are the first picks of another one share its maps."""
     runs = [answer for answer in asked.answers if answer.report is not None]
-    traced = [answer for answer in runs if _traces(answer)]
+    traced = longest([answer for answer in runs if _traces(answer)])
     limit = LIMIT // max(1, len(traced))
     return {
         "version": __version__,
@@ -47,20 +48,36 @@ def _traces(answer: Answer) -> bool:
     return answer.report is not None and any(segment.trace is not None for segment in answer.report.samples[0].segments)
 
 
+def longest(traced: Sequence[Answer]) -> list[Answer]:
+    """Without those whose picks are the first picks of another one."""
+    found: list[Answer] = []
+    for answer in sorted(traced, key=lambda answer: -sum(map(len, _orders(answer)))):
+        if _whose(answer, found) is None:
+            found.append(answer)
+    return found
+
+
 def _whose(answer: Answer, traced: Sequence[Answer]) -> int | None:
     """The number of the trace whose first picks are those of this answer."""
-    assert answer.report is not None
-    mine = [segment.order for segment in answer.report.samples[0].segments]
+    mine = _orders(answer)
     for number, other in enumerate(traced):
-        assert other.report is not None
-        theirs = [segment.order for segment in other.report.samples[0].segments]
-        if _settings(answer) == _settings(other) and all(a == b[: len(a)] for a, b in zip(mine, theirs, strict=True)):
+        theirs = _orders(other)
+        begins = len(mine) == len(theirs) and all(a == b[: len(a)] for a, b in zip(mine, theirs, strict=True))
+        if begins and _settings(answer) == _settings(other):
             return number
     return None
 
 
-def _settings(answer: Answer) -> tuple[Any, ...]:
-    return (*(getattr(answer.method, name, None) for name in ("name", "lam", "eta", "top_h")),)
+def _orders(answer: Answer) -> list[list[int]]:
+    assert answer.report is not None
+    return [segment.order for segment in answer.report.samples[0].segments]
+
+
+def _settings(answer: Answer) -> dict[str, Any]:
+    """All that picks depend on but the budget."""
+    assert answer.method is not None
+    kept = (field.name for field in fields(answer.method) if field.name not in ("keep", "budget", "trace"))
+    return {"name": answer.method.name} | {name: getattr(answer.method, name) for name in kept}
 
 
 def _told(answer: Answer) -> dict[str, Any]:
@@ -78,6 +95,7 @@ def _told(answer: Answer) -> dict[str, Any]:
         "method": answer.method.name,
         "about": " ".join((answer.method.__doc__ or "").split("\n\n")[0].split()),
         "keep": len(sample.order),
+        "all": all(len(segment.order) == segment.visual for segment in sample.segments),
         "lam": getattr(answer.method, "lam", None),
         "eta": getattr(answer.method, "eta", None),
         "kept": sample.kept,
@@ -136,8 +154,9 @@ def kept_steps(trace: Trace, limit: int) -> list[int]:
 
 def _bytes(values: Tensor) -> dict[str, Any]:
     """values: [rows, columns], none negative -> base64 of a byte each, and the scale of each row"""
+    values = values.nan_to_num()  # a score may be beyond all numbers: exp of a large lambda
     scales = values.amax(dim=1) if values.numel() else values.new_zeros(len(values))
-    small = (255 * values / scales.clamp_min(1e-12)[:, None]).round().to(torch.uint8)
+    small = (255 * (values / scales.clamp_min(1e-12)[:, None])).round().to(torch.uint8)
     return {
         "bytes": base64.b64encode(small.contiguous().numpy().tobytes()).decode(),
         "scales": [float(f"{scale:.5g}") for scale in scales.tolist()],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from divevlm.viz.canvas import BLUE, COLUMN, FONT, GREEN, LINES, ORANGE, PAGE, RED, figure
+from divevlm.viz.canvas import BLUE, COLUMN, FONT, LINES, ORANGE, PAGE, RED, figure
 
 Point = tuple[float, float, str]  # latency, score, what to write beside it
 
@@ -69,34 +69,42 @@ def feedback_boxes(
     return made
 
 
-def redundancy_densities(values: Mapping[int, Mapping[int, Sequence[float]]]) -> Any:
-    """Densities of the mean maximum cosine, one ridge a schedule (number of updates), one colour a budget.
+def redundancy_densities(values: Mapping[int, Mapping[int | float, Sequence[float]]]) -> Any:
+    """Densities of the mean maximum cosine, one ridge a schedule (number of updates), one colour and line a budget.
 
-    values: {updates: {budget: one value a sample}}
+    values: {updates: {budget (a count or a share): one value a sample}}
     """
     import numpy as np
 
     every = np.concatenate([np.asarray(v, float) for budgets in values.values() for v in budgets.values()])
     low, high = float(every.min()), float(every.max())
     grid = np.linspace(low - 0.1 * (high - low) - 1e-3, high + 0.1 * (high - low) + 1e-3, 300)
-    made, axes = figure(1, 1, COLUMN, 0.42 * len(values) + 1.0)
+    looks = {budget: _look(i) for i, budget in enumerate(sorted({k for budgets in values.values() for k in budgets}))}
+    made, axes = figure(1, 1, COLUMN, 0.42 * len(values) + 0.85 + 0.15 * -(-len(looks) // 4))
     axis = axes[0][0]
-    colours = dict(
-        zip(sorted({k for budgets in values.values() for k in budgets}), (BLUE, ORANGE, GREEN, RED), strict=False)
-    )
-    lines = dict(zip(colours, ("-", "--", "-.", ":"), strict=False))
+    told: set[int | float] = set()
     for place, budgets in enumerate(values.values()):
         for budget, sample in budgets.items():
             ridge = density(np.asarray(sample, float), grid)
             ridge = place + 0.9 * ridge / ridge.max()
-            axis.fill_between(grid, place, ridge, color=colours[budget], alpha=0.22, linewidth=0, zorder=-place)
-            axis.plot(grid, ridge, color=colours[budget], linestyle=lines[budget], linewidth=1.1, zorder=-place,
-                      label=f"{budget} tokens" if place == 0 else None)  # fmt: skip
+            colour, line = looks[budget]
+            label = f"{budget} tokens" if isinstance(budget, int) else f"{100 * budget:g} % of tokens"
+            axis.fill_between(grid, place, ridge, color=colour, alpha=0.22, linewidth=0, zorder=-place)
+            axis.plot(grid, ridge, color=colour, linestyle=line, linewidth=1.1, zorder=-place,
+                      label=None if budget in told else label)  # fmt: skip
+            told.add(budget)
     axis.set_yticks(range(len(values)), [str(updates) for updates in values])
     axis.set_ylabel("feedback updates", fontsize=FONT)
     _plain(axis, "mean maximum cosine (lower: less redundant)")
-    made.legend(loc="outside upper center", ncols=len(colours), fontsize=FONT - 1, frameon=False)
+    made.legend(loc="outside upper center", ncols=min(4, len(looks)), fontsize=FONT - 1, frameon=False)
     return made
+
+
+def _look(i: int) -> tuple[str, str]:
+    """Colour and line of the i-th budget: a colour of its own, then the same colours with other lines."""
+    lines = ("-", "--", "-.", ":")
+    turn, place = divmod(i, len(LINES))
+    return LINES[place][0], lines[(place + turn) % 4]
 
 
 def density(values: Any, grid: Any) -> Any:

@@ -16,10 +16,13 @@ pytest.importorskip("lmms_eval")
 import numpy as np
 from lmms_eval.models import get_model, list_available_models
 
+from divevlm.cli import main
 from divevlm.experiments.analyses import analyze
 from divevlm.experiments.answering import Answerer
-from divevlm.experiments.journal import read
+from divevlm.experiments.journal import Journal, read
 from divevlm.experiments.lmms_model import Chat, Simple
+from divevlm.experiments.lmms_requests import clip as read_clip
+from divevlm.experiments.lmms_requests import gold
 from divevlm.experiments.lmms_tasks import write
 from divevlm.experiments.recipe import recipe
 from divevlm.experiments.reproduce import Order, reproduce
@@ -88,6 +91,18 @@ def test_divevlm_eval_sweeps_lmms_tasks_and_goes_on_after_a_kill(micro, suite, w
     assert (tmp_path / "samples.jsonl").read_text().startswith(text[: cut - 200].rsplit("\n", 1)[0])
 
 
+def test_every_sample_has_the_score_that_lmms_eval_gave_it(whole):
+    folder, result = whole
+    found = [json.loads(line) for line in (folder / "scores.jsonl").read_text().splitlines()]
+    assert {(one["method"], one["task"], one["sample"]) for one in found} == {
+        (method, *of) for method in ("vanilla", "dive") for of in predictions(folder, method)
+    }
+    for name, entry in result["benchmarks"].items():
+        for task, metrics in entry["tasks"].items():
+            scores = [r["scores"]["exact_match"] for r in found if (r["method"], r["task"]) == (name.split()[0], task)]
+            assert sum(scores) / len(scores) == pytest.approx(metrics["exact_match"])
+
+
 def test_plain_prompts_of_one_turn_say_the_same(micro, suite, whole, tmp_path):
     evaluated(micro, suite, tmp_path, simple=True)
     assert predictions(tmp_path) == predictions(whole[0])  # the embedded questions are one turn anyway
@@ -121,16 +136,68 @@ def test_the_stock_command_runs_with_device_told_twice(micro, suite, whole, tmp_
     assert said == predictions(whole[0])
 
 
+def broken(folder):
+    write(folder, limit=1)
+    row = json.loads((folder / "reading.jsonl").read_text())
+    del row["seed"]  # nothing to draw
+    (folder / "reading.jsonl").write_text(json.dumps(row) + "\n")
+
+
 @pytest.mark.parametrize("more", [[], ["--force_simple"]], ids=["chat", "simple"])
 def test_a_failed_sample_fails_the_stock_command(micro, suite, tmp_path, more):
-    write(tmp_path, limit=1)
-    row = json.loads((tmp_path / "reading.jsonl").read_text())
-    del row["seed"]  # nothing to draw
-    (tmp_path / "reading.jsonl").write_text(json.dumps(row) + "\n")
+    broken(tmp_path)
     done = lmms(micro, tmp_path, "divevlm_reading", *more)
     assert done.returncode == 1
     assert "divevlm: " in done.stderr
-    assert "failed: KeyError: 'seed'" in done.stderr
+    assert "divevlm_reading 0 failed: KeyError: 'seed'" in done.stderr
+
+
+def test_a_failed_sample_is_named_and_fails_our_command(micro, tmp_path, capsys):
+    broken(tmp_path)
+    command = ["eval", "--model", micro, "--tasks", "divevlm_reading", "--include-path", str(tmp_path)]
+    assert main([*command, "--out", str(tmp_path / "out")]) == 2
+    assert "divevlm: divevlm_reading 0 failed: KeyError: 'seed'" in capsys.readouterr().err
+
+
+def test_wrong_tasks_are_told_before_a_model_is_loaded(suite, tmp_path):
+    with pytest.raises(ValueError, match="tasks must be embedded ones or names .*, got 'divevlm_tasting'"):
+        evaluate(Run("./nowhere", ("dive",), (24,), tmp_path, ("divevlm_tasting",), include=suite))
+
+
+def test_teacher_forcing_takes_groups(micro, suite, tmp_path):
+    folder = tmp_path / "tasks"
+    write(folder, limit=2)
+    (folder / "two.yaml").write_text("group: divevlm_two\ntask:\n  - divevlm_existence\n  - divevlm_reading\n")
+    run = Run(micro, ("dive",), (24,), tmp_path / "out", ("divevlm_two",), batch=4, include=folder)
+    (_, dive) = analyze("ablation", run)["rows"]
+    assert dive["n"] == {"divevlm_two": 4}
+    assert sorted(sample for _, sample in predictions(tmp_path / "out")) == [
+        "divevlm_existence/0", "divevlm_existence/1", "divevlm_reading/0", "divevlm_reading/1"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("column", "document", "answer"),
+    [
+        ("answer", {"answer": "red"}, "red"),
+        ("answer", {"answer": ["red", "blue", "blue"]}, "blue"),
+        ("answer", {"answers": ["red", "blue"]}, "red"),
+        ("answer", {"answers": [{"answer": "two"}, {"answer": "2"}, {"answer": "2"}]}, "2"),
+        ("{{answer}}s", {"answer": "red"}, "reds"),
+        ("answer", {"answer": 3}, None),
+        ("answer", {"answer": []}, None),
+        ("answer", {"label": "red"}, None),
+    ],
+)
+def test_the_gold_answer_is_one_text(column, document, answer):
+    """lmms-eval itself gives the word "answer" where there is no such column."""
+    config = SimpleNamespace(doc_to_target=column)
+    task = SimpleNamespace(config=config, doc_to_target=lambda of: of.get(column, column.replace("{{answer}}", "red")))
+    if answer is not None:
+        assert gold(task, "see", document) == answer
+        return
+    with pytest.raises(ValueError, match="tasks must be tasks whose answers are texts, for teacher forcing, got 'see'"):
+        gold(task, "see", document)
 
 
 def test_analyses_take_lmms_tasks(micro, suite, tmp_path):
@@ -188,11 +255,35 @@ def test_every_family_answers_batches(name, kind):
     assert all(answers[0])
 
 
-@pytest.fixture(scope="module")
-def video(tmp_path_factory):
+def test_messages_are_made_batch_by_batch_and_only_of_what_is_not_done(micro, tmp_path):
+    """Pictures in them would fill the memory."""
+    journal = Journal(tmp_path, {})
+    journal.add([{"method": "dive", "keep": 6, "task": "see", "sample": "0", "prediction": "known"}])
+    answerer = SimpleNamespace(model=SimpleNamespace(device="cpu"))
+    lm = Chat.around(answerer, Setting("dive", 6), 2, journal)
+    lm.task_dict = {"see": {"test": range(6)}}
+    made, before = [], []
+    asked = list(requests(Chat, [[] for _ in range(6)]))
+    for one in asked:
+        text, messages_of, *others = one.args
+        one.args = text, lambda number, of=messages_of: made.append(number) or of(number), *others
+
+    def generate(items, *_, **__):
+        before.append(len(made))
+        costs = dict.fromkeys(("kept", "kv", "kv_full", "prefill"))
+        return [SimpleNamespace(prediction=item.sample, **costs) for item in items]
+
+    answerer.generate = generate
+    assert lm.generate_until(asked) == ["known", "1", "2", "3", "4", "5"]
+    assert made == [1, 2, 3, 4, 5]
+    assert before == [2, 4, 5]
+
+
+@pytest.fixture(scope="module", params=["mp4", "mkv"])
+def video(request, tmp_path_factory):
     import av
 
-    file = tmp_path_factory.mktemp("video") / "moving.mp4"
+    file = tmp_path_factory.mktemp("video") / f"moving.{request.param}"
     with av.open(str(file), "w") as container:
         stream = container.add_stream("mpeg4", rate=4)
         stream.width, stream.height, stream.pix_fmt = 112, 112, "yuv420p"
@@ -200,6 +291,13 @@ def video(tmp_path_factory):
             container.mux(stream.encode(av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format="rgb24")))
         container.mux(stream.encode())
     return str(file)
+
+
+def test_frames_have_the_numbers_and_the_rate_of_the_file(video):
+    found, whole = read_clip(video, 4), read_clip(video, 32)
+    assert (found.numbers, found.total, found.fps) == ([0, 2, 4, 7], 8, 4)
+    assert (found.frames == whole.frames[found.numbers]).all()
+    assert whole.numbers == list(range(8))
 
 
 @pytest.mark.parametrize("kind", [Simple, Chat])
@@ -225,6 +323,19 @@ def test_ray_gives_what_one_process_gives(micro, tmp_path):
     assert predictions(tmp_path / "two") == predictions(tmp_path / "one")
     rows = json.loads((tmp_path / "two" / "results.json").read_text())["rows"]
     assert [row["scores"] for row in rows] == [row["scores"] for row in one["rows"]]
+
+
+def test_ray_answers_benchmarks(micro, suite, whole, tmp_path):
+    pytest.importorskip("ray")
+    folder, result = whole
+    done = shell("-m", "divevlm.cli", "eval", "--model", micro, "--method", "dive", "--keep", "24", "--tasks", TASKS,
+                 "--batch-size", "2", "--include-path", suite, "--engine", "ray", "--workers", "2", "--out", tmp_path,
+                 RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0")  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert predictions(tmp_path) == predictions(folder)
+    assert predictions(tmp_path, "vanilla") == predictions(folder, "vanilla")
+    assert json.loads((tmp_path / "results.json").read_text())["benchmarks"] == result["benchmarks"]
+    assert (tmp_path / "scores.jsonl").read_text() == (folder / "scores.jsonl").read_text()
 
 
 def test_accelerate_launch_gives_what_one_process_gives(micro, suite, tmp_path):

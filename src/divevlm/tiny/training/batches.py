@@ -21,9 +21,14 @@ from divevlm.tiny.words import CHARACTERS, COLORS, DIGITS, PATTERNS, SHAPES, SIG
 
 IGNORE = -100
 OFTEN = (
-    ("counting",) * 5 + ("relation",) * 3 + ("comparison",) * 2 + ("existence", "reading", "detail")
+    ("counting",) * 14 + ("relation",) * 3 + ("comparison",) * 2 + ("existence", "reading", "detail")
 )  # besides one of each
 ALL_TASKS = (*TASKS, *CLIP_TASKS)
+RARER = {
+    "1": 0.8,
+    "2": 0.6,
+    "3": 0.35,
+}  # of most kinds a picture shows one or two: so many of these questions are left out
 VERDICTS = ("yes", "no", "left", "right", "above", "below", "first", "second")
 PRINTED = (*DIGITS, *SIGN_WORDS)
 SIZES = (17, 22, 30, 36, 43, 52, 62, 74)  # upper ends of the size classes, pixels
@@ -47,9 +52,8 @@ class Phase:
     rate: tuple[float, float] = (1.0, 1.0)  # factor on the learning rates, at the start and at the end
     signs: float = 0.0  # share of pictures that show mostly signs
     frozen: bool = False  # questions train the language model alone, and every second step the tower alone
-    turns: tuple[
-        tuple[int, int, int, float], ...
-    ] = ()  # other (rows, batch, questions, signs), one a step, then again its own
+    fours: float = 0.0  # share of pictures that are the first of six to show four of a kind
+    turns: tuple[tuple[int, int, int, float], ...] = ()  # other rows, batch, questions and signs, step by step in turn
 
     def turned(self, step: int) -> Phase:
         """What is shown at a step: itself, or one of its turns."""
@@ -150,10 +154,15 @@ def batch(numbers: dict[str, int], phase: Phase, seed: int, step: int) -> dict[s
     pictures: list[Scene] = []
     asked: list[list[Question]] = []
     for _ in range(phase.batch):
-        number, signs = first_seed("train") + random.randrange(SPAN), random.random() < phase.signs
-        picture = scene(number, signs=signs, rows=phase.rows, columns=phase.rows)
+        signs, tries = random.random() < phase.signs, 6 if random.random() < phase.fours else 1
+        for _ in range(tries):
+            number = first_seed("train") + random.randrange(SPAN)
+            picture = scene(number, signs=signs, rows=phase.rows, columns=phase.rows)
+            view = View(picture)
+            if 4 in (*view.shapes.values(), *view.colors.values()):
+                break
         pictures.append(picture)
-        asked.append(asked_of(View(picture), phase.questions, random, seen))
+        asked.append(asked_of(view, phase.questions, random, seen))
     made: dict[str, Any] = {
         "pixels": torch.from_numpy(np.stack([picture.pixels for picture in pictures])),
         "places": torch.tensor([_places(picture) for picture in pictures]),
@@ -178,7 +187,8 @@ def asked_of(view: View, amount: int, random: Random, seen: Counter[tuple[str, s
     for _ in range(amount):
         tasks = tasks or random.sample((*TASKS, *OFTEN), len(TASKS) + len(OFTEN))
         question = ask(view, tasks.pop(), random, seen, tries=3)
-        if question is not None:
+        skipped = RARER.get(question.answer, 0) if question is not None and question.task == "counting" else 0
+        if question is not None and random.random() >= skipped:
             found.setdefault(question.text, question)
     return list(found.values())
 

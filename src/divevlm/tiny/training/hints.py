@@ -72,7 +72,7 @@ def noun_loss(heads: Heads, middle: Tensor, nouns: Tensor, counts: Tensor) -> tu
     total = total + 4 * functional.mse_loss(heads.measure(states), numbers)
     logits, truth = heads.count(middle[counts[:, 0], counts[:, 1]]), counts[:, 2]
     right["noun count"] = (int((logits.argmax(-1) == truth).sum()), len(truth))
-    return total + functional.cross_entropy(logits, truth, reduction="sum") / max(1, len(truth)), right
+    return total + 3 * functional.cross_entropy(logits, truth, reduction="sum") / max(1, len(truth)), right
 
 
 def pair_loss(heads: Heads, late: Tensor, nouns: Tensor, pairs: Tensor) -> tuple[Tensor, tuple[int, int]]:

@@ -30,13 +30,12 @@ function openTrace(packed) {
 }
 
 const traces = data.traces.map((groups) => groups.map(openTrace));
-const runs = data.runs.map((run, number) => ({
-  ...run,
-  number,
-  keptSet: new Set(run.kept),
-  traces: run.trace === null ? null : traces[run.trace],
-  steps: Math.max(1, ...run.segments.map((segment) => segment.order.length)),
-}));
+const runs = data.runs.map((run, number) => {
+  // a trace that is shared may be longer than the run: each run has its own picks
+  const own = run.trace === null ? null : traces[run.trace].map((trace, i) => trace && { ...trace, order: run.segments[i].order });
+  const walked = run.segments.filter((_, i) => !own || own[i]);
+  return { ...run, number, keptSet: new Set(run.kept), traces: own, steps: Math.max(1, ...walked.map(({ order }) => order.length)) };
+});
 
 // The run that has `value` for `field` and else is as near as can be to what is shown.
 function nearest(now, field, value) {
@@ -51,13 +50,15 @@ function choices(run, field) {
   return field === "method" ? values : values.sort((a, b) => a - b);
 }
 
-// Tokens picked before and at a step (1, 2, ...): earlier ones with their numbers, and the newest of each group.
+// Tokens picked before and at a step (1, 2, ...): earlier ones with their numbers, and the newest of each group. Where all
+// tokens of a group stay nothing is picked: they are there from the start, without a number.
 function picks(run, step) {
   const earlier = new Map(), now = [];
-  for (const { order } of run.segments) {
+  run.segments.forEach(({ order }, group) => {
+    if (run.traces && !run.traces[group]) return order.forEach((token) => earlier.set(token, ""));
     order.slice(0, step - 1).forEach((token, i) => earlier.set(token, i + 1));
     if (step <= order.length) now.push(order[step - 1]);
-  }
+  });
   return { earlier, now };
 }
 

@@ -16,10 +16,10 @@ function reasons(run, step, token) {
   const name = named(token)[0].toUpperCase() + named(token).slice(1);
   if (!trace) {
     const kept = run.keptSet.has(token);
-    const why = run.traces ? "" : ` ${run.label} ranks tokens its own way and leaves no steps to look at: ${run.about}`;
+    const why = run.all ? ` The budget is enough for all ${run.keep} tokens.` : run.traces ? "" : ` ${run.label} ranks tokens its own way and leaves no steps to look at: ${run.about}`;
     return [`${name} is ${kept ? "kept" : "dropped"}.${why}`];
   }
-  const column = trace.column.get(token), order = trace.order.slice(0, run.steps), picked = order.indexOf(token);
+  const column = trace.column.get(token), order = trace.order, picked = order.indexOf(token);
   const at = trace.row((picked >= 0 ? Math.min(last, picked + 1) : Math.min(last, order.length)) - 1);
   const frozen = trace.steps.length === 1 && order.length > 1;
   const told = frozen ? Math.min(last, order.length) : trace.steps[at] + 1, winner = order[told - 1];
@@ -81,8 +81,9 @@ function chart(title, series, steps, now) {
 function charts(run, step, token) {
   const trace = traceOf(run, token);
   if (!trace || trace.steps.length < 2) return [];
-  const column = trace.column.get(token), until = trace.order.indexOf(token);
-  const rows = trace.steps.map((_, row) => row).filter((row) => until < 0 || trace.steps[row] <= until);
+  const column = trace.column.get(token), picked = trace.order.indexOf(token);
+  const until = picked < 0 ? trace.order.length - 1 : picked;
+  const rows = trace.steps.map((_, row) => row).filter((row) => trace.steps[row] <= until);
   const steps = rows.map((row) => trace.steps[row]);
   if (rows.length < 2) return [];
   const winners = rows.map((row) => trace.scores.max(row)), now = Math.min(step - 1, steps[steps.length - 1]);

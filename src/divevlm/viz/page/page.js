@@ -42,10 +42,14 @@ function fillSide(side) {
   for (const part of [...$(`side-${side}`).children].slice(1)) part.hidden = side === "b" && !state.compare;
 }
 
+// The run that the slider walks through: the one shown, or the one beside it if only that has steps.
+const walked = () => (!state.a.traces && state.compare && state.b.traces ? state.b : state.a);
+
 function told() {
-  const { now } = picks(state.a, state.step);
-  if (!state.a.traces) return `${state.a.label} keeps ${state.a.keep} tokens at once; there are no steps to walk.`;
-  return `Step ${state.step} of ${state.a.steps}: picks ${now.map(named).join(" and ")}`;
+  const run = walked(), { now } = picks(run, state.step);
+  if (run.all) return `${run.label} keeps all ${run.keep} tokens: there is nothing to choose, and there are no steps to walk.`;
+  if (!run.traces) return `${run.label} keeps ${run.keep} tokens at once; there are no steps to walk.`;
+  return `Step ${state.step} of ${run.steps}${run === state.a ? "" : ` (${run.label})`}: picks ${now.map(named).join(" and ")}`;
 }
 
 function caption(run) {
@@ -70,7 +74,7 @@ function drawAll() {
 }
 
 function legend(kind) {
-  const difference = kind === "difference", map = difference || kind === "none" || !state.a.traces ? null : mapOf(state.a, state.step, kind);
+  const difference = kind === "difference", map = difference || kind === "none" || !walked().traces ? null : mapOf(walked(), state.step, kind);
   $("scale").hidden = !map;
   $("low").textContent = map ? "0" : difference ? `orange: only ${state.a.label}; blue: only ${state.compare ? state.b.label : "the other (choose one to compare with)"}; white: both` : "";
   $("high").textContent = map ? map.top.toPrecision(3) : "";
@@ -98,11 +102,14 @@ function showWhy() {
 }
 
 function show() {
-  if (state.a.steps < state.step) state.step = state.a.steps;
+  const run = walked(), { steps } = run;
+  if (!run.traces && state.timer) play(false);
+  if (steps < state.step) state.step = steps;
   fillSide("a");
   fillSide("b");
-  $("step").max = state.a.steps;
-  $("step").disabled = $("play").disabled = $("on").disabled = $("back").disabled = !state.a.traces;
+  $("step").max = steps;
+  for (const id of ["play", "back", "step", "on"]) $(id).hidden = !run.traces;
+  $("words-note").hidden = !run.traces;
   $("step").value = state.step;
   $("told").textContent = told();
   $("step").setAttribute("aria-valuetext", told());
@@ -112,20 +119,20 @@ function show() {
   });
   drawAll();
   showStrip();
-  showWords($("words"), state.a, state.step);
+  showWords($("words"), run, state.step);
   showWhy();
 }
 
 function goTo(step) {
-  state.step = Math.min(Math.max(1, step), state.a.steps);
-  const where = picks(state.a, state.step).now.map((token) => place.get(token)?.panel);
+  state.step = Math.min(Math.max(1, step), walked().steps);
+  const where = picks(walked(), state.step).now.map((token) => place.get(token)?.panel);
   if (where.length && !where.includes(state.panel)) state.panel = where[0] ?? state.panel; // follow the pick to its frame
   show();
 }
 
 function play(on) {
   if (state.timer) clearInterval(state.timer);
-  state.timer = on ? setInterval(() => (state.step < state.a.steps ? goTo(state.step + 1) : play(false)), 400) : null;
+  state.timer = on ? setInterval(() => (state.step < walked().steps ? goTo(state.step + 1) : play(false)), 400) : null;
   $("play").textContent = on ? "Pause" : "Play";
   $("play").setAttribute("aria-pressed", String(on));
 }
@@ -151,7 +158,7 @@ function build() {
   $("step").addEventListener("input", () => goTo(Number($("step").value)));
   $("back").addEventListener("click", () => goTo(state.step - 1));
   $("on").addEventListener("click", () => goTo(state.step + 1));
-  $("play").addEventListener("click", () => { if (!state.timer && state.step === state.a.steps) goTo(1); play(!state.timer); });
+  $("play").addEventListener("click", () => { if (!state.timer && state.step === walked().steps) goTo(1); play(!state.timer); });
   $("compare").addEventListener("change", () => { state.compare = $("compare").checked; show(); });
   for (const id of ["map", "opacity"]) $(id).addEventListener("input", drawAll);
   for (const side of ["a", "b"]) {

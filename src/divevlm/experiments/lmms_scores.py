@@ -1,0 +1,57 @@
+"""From lmms-eval's results to ours: numbers of a task, of each sample, and the table."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from divevlm.core.rule import require
+from divevlm.experiments.settings import Setting
+
+
+def metrics(made: dict[str, Any], name: str) -> dict[str, float]:
+    """Numbers of one task; of a group whose members have them only, their mean. Durations of Video-MME by themselves."""
+    whole = _numbers(made["results"].get(name, {}))
+    if not whole:
+        members = [_numbers(made["results"][one]) for one in made.get("group_subtasks", {}).get(name, [])]
+        members = [one for one in members if one]
+        require(bool(members), "tasks", name, "one that lmms-eval computes numbers for")
+        shared = set.intersection(*(set(one) for one in members))
+        whole = {metric: sum(one[metric] for one in members) / len(members) for metric in sorted(shared)}
+    for duration in ("short", "medium", "long"):
+        some = [
+            s["videomme_perception_score"] for s in made["samples"].get(name, []) if "videomme_perception_score" in s
+        ]
+        right = [float(one["pred_answer"] == one["answer"]) for one in some if one["duration"] == duration]
+        if right:
+            whole[duration] = sum(right) / len(right)
+    return whole
+
+
+def _numbers(results: dict[str, Any]) -> dict[str, float]:
+    """ "exact_match,none" -> "exact_match"; standard errors and texts are left out."""
+    return {
+        key.split(",")[0]: float(value)
+        for key, value in results.items()
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and "stderr" not in key and key != "samples"
+    }
+
+
+def sample_lines(made: dict[str, Any], setting: Setting) -> list[str]:
+    """One JSON line a sample, with what the task's metrics are computed from: a number, or what the task made of the answer."""
+    found = []
+    for task, samples in made["samples"].items():
+        names = made["higher_is_better"][task]  # by metric
+        for one in samples:
+            where = {"method": setting.method, "keep": setting.keep, "task": task, "sample": str(one["doc_id"])}
+            scores = {name: one[name] for name in names if name in one}
+            found.append(json.dumps({**where, "scores": scores}, default=str))
+    return found
+
+
+def cells(found: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """One line a setting, one column a metric."""
+    by_setting = {setting: entry["tasks"] for setting, entry in found.items()}
+    names = list(dict.fromkeys((t, m) for by_task in by_setting.values() for t, ms in by_task.items() for m in ms))
+    head = ["setting", *(f"{task} {metric}" for task, metric in names)]
+    return head, [[name, *(f"{by_task[t][m]:.4f}" for t, m in names)] for name, by_task in by_setting.items()]

@@ -1,0 +1,111 @@
+"""divevlm bench, through the command: what is written, and what is refused before anything is measured."""
+
+import json
+
+import pytest
+
+from divevlm.cli import main
+from divevlm.tiny import available
+
+SMALL = ["bench", "accuracy", "--keep", "16", "--n", "4"]
+needs_model = pytest.mark.skipif("llava" not in available(), reason="the embedded model is not in this copy")
+
+
+def run(capsys, *arguments):
+    code = main(list(arguments))
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def strict(text):
+    """JSON as the standard has it: NaN is none of it."""
+    return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+
+
+@needs_model
+def test_a_method_that_thins_out_the_tower(capsys):
+    code, out, _ = run(capsys, *SMALL, "--methods", "tome", "--json")
+    assert code == 0
+    rows = {row["method"]: row for row in strict(out)["rows"]}
+    assert list(rows) == ["vanilla", "blind", "tome", "random", "grid"]
+    assert rows["tome"]["keep"] == 16
+    assert rows["tome"]["tokens"] < rows["random"]["tokens"]  # it merges before the language model
+
+
+@needs_model
+def test_files_are_written_whole(capsys, tmp_path):
+    code, out, _ = run(
+        capsys, *SMALL, "--methods", "grid", "--out", str(tmp_path / "a.json"), "--plot", str(tmp_path / "a.svg")
+    )
+    assert code == 0
+    assert "log-likelihood" in out
+    assert strict((tmp_path / "a.json").read_text())["n"] == 4
+    drawn = (tmp_path / "a.svg").read_text()
+    assert drawn.rstrip().endswith("</svg>")
+    assert {file.name for file in tmp_path.iterdir()} == {"a.json", "a.svg"}
+
+
+KINDS = {
+    "selection": "divevlm.bench.selection.measure",
+    "selection --methods all": "divevlm.bench.methods.measure",
+    "engine": "divevlm.bench.engine.measure",
+    "accuracy": "divevlm.bench.accuracy.measure",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_interruption_leaves_what_was_there(capsys, monkeypatch, tmp_path, kind):
+    def interrupted(self, target):
+        raise KeyboardInterrupt
+
+    file = tmp_path / "a.json"
+    file.write_text("before")
+    monkeypatch.setattr(KINDS[kind], lambda *_, **__: {"rows": []})
+    monkeypatch.setattr("pathlib.Path.replace", interrupted)
+    code, _, _ = run(capsys, "bench", *kind.split(), "--json", "--out", str(file))
+    assert code == 130
+    assert file.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_missing_folder_is_told_before_the_work(capsys, monkeypatch, kind):
+    monkeypatch.setattr(KINDS[kind], lambda *_, **__: pytest.fail("the work began"))
+    code, out, err = run(capsys, "bench", *kind.split(), "--out", "/no/where/a.json")
+    assert (code, out) == (2, "")
+    assert err == "divevlm: --out must be a file in a folder that is there, got '/no/where/a.json'\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("/no/where/a.png", "--plot must be a file in a folder that is there, got '/no/where/a.png'"),
+        ("a.bmp", "--plot must be a file that ends in .png or .svg, got 'a.bmp'"),
+    ],
+)
+def test_a_plot_that_cannot_be_is_told_before_the_work(capsys, monkeypatch, file, message):
+    monkeypatch.setattr(KINDS["accuracy"], lambda *_, **__: pytest.fail("the work began"))
+    code, _, err = run(capsys, *SMALL, "--plot", file)
+    assert (code, err) == (2, f"divevlm: {message}\n")
+
+
+def test_a_plot_without_matplotlib_is_told_before_the_work(capsys, monkeypatch):
+    monkeypatch.setattr(KINDS["accuracy"], lambda *_, **__: pytest.fail("the work began"))
+    monkeypatch.setattr("divevlm.cli.output.find_spec", lambda name: None)
+    code, _, err = run(capsys, *SMALL, "--plot", "a.png")
+    assert (code, err) == (2, "divevlm: --plot needs matplotlib (pip install 'divevlm[plot]'), got 'a.png'\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["accuracy", "--keep", "\u00b2"], "--keep must be counts from 1 to 576, got '\u00b2'"),
+        (["selection", "--shape", "\u00b2,1,1,1"], "--shape must be N,d,M,K or N,d,M,K,B"),
+        (["engine", "--shape", "3,64,1,8:577"], "and K up to 576 V, got '3,64,1,8:577'"),
+    ],
+)
+def test_numbers_that_are_none(capsys, arguments, message):
+    code, _, err = run(capsys, "bench", *arguments)
+    assert code == 2
+    assert message in err
+    assert err.count("\n") == 1
