@@ -145,7 +145,7 @@ def test_centred_states_are_states_without_their_means():
         ("dive", {"centre": 7}, "centre of dive must be bool, got 7"),
         ("dive", {"lam": True}, "lam of dive must be float, got True"),
         ("dive", {"updates": "all"}, "updates of dive must be int or None, got 'all'"),
-        ("dive", {"feedback": "first"}, "feedback of dive must be 'last' or 'all', got 'first'"),
+        ("dive", {"feedback": 2}, "feedback of dive must be a word, got 2"),
     ],
 )
 def test_a_setting_of_the_wrong_kind_is_refused_in_one_line(name, options, message):

@@ -61,17 +61,15 @@ def method_of(method: str | Method, keep: int | float | Budget | None, options: 
 
 
 def _check_kind(method: str, option: str, value: Any, hint: Any) -> None:
-    """Of the plain kinds; what else a value must be, the method itself says."""
+    """Numbers, words, yes or no; which numbers and words, the method itself says."""
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     known = {bool: (bool,), int: (int,), float: (int, float), str: (str,), NoneType: (NoneType,)}
-    if any(kind not in known and get_origin(kind) is not Literal for kind in kinds):
+    kinds = tuple(str if get_origin(kind) is Literal else kind for kind in kinds)
+    if any(kind not in known for kind in kinds):
         return
-    words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
-    plain = [kind for kind in kinds if kind in known]
-    fits = any(isinstance(value, known[kind]) and (kind is bool or not isinstance(value, bool)) for kind in plain)
-    if not fits and value not in words:
-        allowed = [*(repr(word) for word in words), *(kind.__name__.replace("NoneType", "None") for kind in plain)]
-        raise ValueError(f"{option} of {method} must be {' or '.join(allowed)}, got {value!r}")
+    if not any(isinstance(value, known[kind]) and (kind is bool or not isinstance(value, bool)) for kind in kinds):
+        allowed = " or ".join({str: "a word", NoneType: "None"}.get(kind, kind.__name__) for kind in kinds)
+        raise ValueError(f"{option} of {method} must be {allowed}, got {value!r}")
 
 
 def setting_value(text: str) -> Any:
