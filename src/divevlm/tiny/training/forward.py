@@ -112,7 +112,7 @@ def run_block(
     k = attention.k_proj(normed).view(b, s, -1, attention.head_dim).transpose(1, 2)
     v = attention.v_proj(normed).view(b, s, -1, attention.head_dim).transpose(1, 2)
     cos, sin = turn[0][:, None], turn[1][:, None]
-    q, k = q * cos[:, :, asking:] + _half_turn(q) * sin[:, :, asking:], k * cos + _half_turn(k) * sin
+    q, k = q * cos[:, :, asking:] + half_turn(q) * sin[:, :, asking:], k * cos + half_turn(k) * sin
     text = functional.scaled_dot_product_attention(q[:, :, context - asking :], k, v, attn_mask=seen)
     if not text_only:
         image = functional.scaled_dot_product_attention(
@@ -134,8 +134,8 @@ def look(block: Any, states: Tensor, turn: tuple[Tensor, Tensor], context: int, 
         for part, x in ((attention.q_proj, normed[row, context + place]), (attention.k_proj, normed))
     )
     cos, sin = (part.expand(len(states), -1, -1) for part in turn)
-    q = q * cos[row, context + place] + _half_turn(q) * sin[row, context + place]
-    k = k * cos + _half_turn(k) * sin
+    q = q * cos[row, context + place] + half_turn(q) * sin[row, context + place]
+    k = k * cos + half_turn(k) * sin
     logits = torch.einsum("hcd,hcsd->hcs", q, k[:, row]) * attention.scaling
     looks: Tensor = logits.masked_fill(~seen[row, 0, place], -torch.inf).log_softmax(-1)
     return looks
@@ -145,7 +145,7 @@ def rms(norm: Any, x: Tensor) -> Tensor:
     return functional.rms_norm(x, (x.shape[-1],), norm.weight, norm.variance_epsilon)
 
 
-def _half_turn(x: Tensor) -> Tensor:
+def half_turn(x: Tensor) -> Tensor:
     one, two = x.chunk(2, dim=-1)
     return torch.cat([-two, one], dim=-1)
 

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from divevlm.tiny import build_qwen
 from divevlm.tiny.training.batches import IGNORE
-from divevlm.tiny.training.forward import Decoded, by_task, read
+from divevlm.tiny.training.forward import Decoded, by_task, half_turn, read
 from divevlm.tiny.training.hints import POINT, WORDS, Heads, hints
 from divevlm.tiny.training.qwen_batches import LABELS, NUMBERS, PREFIX
 
@@ -52,14 +52,9 @@ def encode(model: Any, patches: Tensor, grid: Tensor) -> tuple[Tensor, Tensor]:
 def _attend(attention: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     b, n, _ = x.shape
     q, k, v = attention.qkv(x).view(b, n, 3, attention.num_heads, -1).permute(2, 0, 3, 1, 4)
-    q, k = q * cos + _half_turn(q) * sin, k * cos + _half_turn(k) * sin
+    q, k = q * cos + half_turn(q) * sin, k * cos + half_turn(k) * sin
     out: Tensor = attention.proj(functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, n, -1))
     return out
-
-
-def _half_turn(x: Tensor) -> Tensor:
-    one, two = x.chunk(2, dim=-1)
-    return torch.cat([-two, one], dim=-1)
 
 
 def decode(model: Any, visual: Tensor, made: dict[str, Any]) -> Decoded:
