@@ -6,10 +6,10 @@ import torch
 from divevlm import prune
 from divevlm.core.metrics import redundancy
 from divevlm.experiments.answering import Answerer
-from divevlm.experiments.settings import Setting, grid, parse
+from divevlm.experiments.settings import Setting, grid
 from divevlm.experiments.tasks import f1, items, right
 from divevlm.experiments.watched import watched
-from divevlm.methods import METHODS, method_of
+from divevlm.methods import METHODS, method_of, parse
 from divevlm.methods.base import Signals
 from divevlm.tiny.splits import CLIP_SIZES
 

@@ -8,8 +8,7 @@ import pytest
 from divevlm import DIVE
 from divevlm.experiments.consistency import misfits
 from divevlm.experiments.recipe import benchmarks, names, recipe
-from divevlm.experiments.settings import parse
-from divevlm.methods import method_of
+from divevlm.methods import method_of, parse
 
 PAPER = Path(__file__).parents[3] / "shared" / "paper.tex"
 SCORES = [name for name in names() if recipe(name).kind == "scores"]

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from divevlm import prune
-from divevlm.bench.accuracy import contenders, hit_rate, majority, parse, row
+from divevlm.bench.accuracy import contenders, hit_rate, majority, row
 from divevlm.engine.once import Once
-from divevlm.methods import method_of
+from divevlm.methods import method_of, parse
 from divevlm.tiny import build
 from divevlm.tiny.answers import Answer, answer, blind, chunks, look, prompt, vanilla
 from divevlm.tiny.geometry import auc, effective_rank, geometry
@@ -137,7 +137,7 @@ def test_random_and_grid_are_always_compared_and_settings_are_read():
     assert contenders(["dive:layer=3:eta=0.5"], [8])["dive:layer=3:eta=0.5", 8].layer == 3
     assert parse("dive:norm=none") == ("dive", {"norm": "none"})
     assert parse("dart:faithful=False") == ("dart", {"faithful": False})
-    with pytest.raises(ValueError, match="--methods must be NAME or NAME:setting=value"):
+    with pytest.raises(ValueError, match="method must be NAME or NAME:option=value"):
         parse("dive:layer")
 
 

@@ -11,9 +11,9 @@ from divevlm import prune
 from divevlm.bench.accuracy_table import tables
 from divevlm.cli import main
 from divevlm.methods import method_of
-from divevlm.tiny import build, load, questions
+from divevlm.tiny import build, build_qwen, load, questions
 from divevlm.tiny.answers import answer, chunks, look, prompt, vanilla
-from divevlm.tiny.shipped import MODELS
+from divevlm.tiny.shipped import MODELS, save
 from divevlm.tiny.training.export import unpack
 from divevlm.tiny.training.hints import Heads
 from divevlm.tiny.training.loop import restore
@@ -88,8 +88,24 @@ def test_it_works_in_a_pipeline(samples):
 
 
 def test_an_unknown_model_is_refused():
-    with pytest.raises(ValueError, match="name must be one of .*, got 'gpt'"):
+    with pytest.raises(ValueError, match="model must be one of .* or a folder with a trained one, got 'gpt'"):
         load("gpt")
+
+
+def test_bench_accuracy_takes_another_training_from_a_folder(capsys):
+    rows = []
+    for name in ("llava", str(MODELS / "llava")):
+        main(["bench", "accuracy", "--methods", "dive", "--keep", "16", "--n", "8", "--json", "--model", name])
+        rows.append(json.loads(capsys.readouterr().out)["rows"])
+    assert [row["tasks"] for row in rows[0]] == [row["tasks"] for row in rows[1]]
+    assert main(["bench", "accuracy", "--model", "gpt"]) == 2
+    assert "model must be one of" in capsys.readouterr().err
+
+
+def test_bench_accuracy_refuses_another_family(capsys, tmp_path):
+    save(build_qwen.qwen2vl(), build_qwen.processor(), tmp_path)
+    assert main(["bench", "accuracy", "--model", str(tmp_path)]) == 2
+    assert "--model must be a tiny-llava" in capsys.readouterr().err
 
 
 def test_bench_accuracy_prints_one_object_and_draws(capsys, tmp_path):

@@ -13,24 +13,12 @@ import torch
 from divevlm.bench.timing import machine
 from divevlm.core.metrics import redundancy, relative_average
 from divevlm.engine.once import Once
-from divevlm.methods import METHODS, Method, method_of, setting_value
+from divevlm.methods import METHODS, Method, method_of, parse
 from divevlm.tiny.answers import Answer, answer, blind, chunks, look, vanilla
 from divevlm.tiny.splits import Sample, questions
 from divevlm.tiny.words import TASKS
 
 ALWAYS = ("random", "grid")
-
-
-def parse(text: str) -> tuple[str, dict[str, Any]]:
-    """A method with settings: "dive", "dive:layer=3", "dive:norm=none:eta=0.5"."""
-    name, *settings = text.split(":")
-    if any(setting.count("=") != 1 for setting in settings):
-        raise ValueError(f"--methods must be NAME or NAME:setting=value, got {text!r}")
-    options: dict[str, Any] = {}
-    for setting in settings:
-        key, value = setting.split("=")
-        options[key] = setting_value(value)
-    return name, options
 
 
 def contenders(methods: Sequence[str], keeps: Sequence[int]) -> dict[tuple[str, int], Method]:
@@ -56,6 +44,8 @@ def measure(
     from divevlm.tiny.shipped import load
 
     network, processor = load(model)
+    if network.config.model_type != "llava":
+        raise ValueError(f"--model must be a tiny-llava (for others: divevlm eval), got {model!r}")
     settings = contenders(methods, keeps)
     samples = questions(split, n)
     answers: dict[tuple[str, int], list[Answer]] = defaultdict(list)

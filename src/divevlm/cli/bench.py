@@ -55,6 +55,7 @@ def add(commands: Any) -> None:
     accuracy.add_argument("--keep", default="192,128,64,32,16", metavar="K,K", help="budgets in tokens of 576")
     accuracy.add_argument("--n", type=int, default=1000, help="questions (default 1000)")
     accuracy.add_argument("--split", choices=("validation", "test", "shift"), default="validation")
+    accuracy.add_argument("--model", default="llava", help="llava, or a folder with a tiny-llava of another training")
     accuracy.add_argument("--plot", type=Path, metavar="FILE", help="also draw accuracy over the budget (.png or .svg)")
     accuracy.set_defaults(run=run_accuracy)
     for kind in (selection, engine, accuracy):
@@ -111,7 +112,8 @@ def run_accuracy(options: argparse.Namespace) -> None:
     if not all(keep.strip().isdecimal() and 1 <= int(keep) <= 576 for keep in keeps):
         raise ValueError(f"--keep must be counts from 1 to 576, got {options.keep!r}")
     with progress("bench accuracy") as tick:
-        result = measure(options.methods.split(","), [int(k) for k in keeps], options.n, options.split, tick=tick)
+        methods, budgets = options.methods.split(","), [int(keep) for keep in keeps]
+        result = measure(methods, budgets, options.n, options.split, options.model, tick)
     if options.plot:
         from divevlm.viz.canvas import rendered
 

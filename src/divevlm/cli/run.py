@@ -62,8 +62,7 @@ def run(options: argparse.Namespace) -> None:
 
 def chosen(options: argparse.Namespace) -> list[tuple[str, Any]]:
     """The method and those to compare it with, as they were written. DIVE notes its steps if a page is to show them."""
-    from divevlm.bench.accuracy import parse
-    from divevlm.methods import METHODS, method_of
+    from divevlm.methods import METHODS, method_of, parse
     from divevlm.methods.dive import DIVE
 
     names = [options.method, *(name.strip() for name in options.compare.split(",") if name.strip())]

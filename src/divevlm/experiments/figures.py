@@ -13,9 +13,8 @@ from divevlm.core.metrics import relative_gold_likelihood
 from divevlm.experiments.analyses import likelihoods, records
 from divevlm.experiments.loading import rank
 from divevlm.experiments.runner import Run
-from divevlm.experiments.settings import parse
 from divevlm.experiments.tasks import Item, right
-from divevlm.methods import method_of
+from divevlm.methods import method_of, parse
 from divevlm.viz.canvas import figure
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from divevlm.budget import Budget
 from divevlm.core.rule import require
-from divevlm.methods import METHODS, Method, method_of, setting_value
+from divevlm.methods import METHODS, Method, method_of, parse
 from divevlm.models import family_of
 from divevlm.planning import MATCHES, VANILLA
 
@@ -67,15 +67,6 @@ class Setting:
         found = plan(name, model, keep=self.keep, match="layer-mean").method
         assert found is not None
         return found.keep  # type: ignore[return-value]
-
-
-def parse(text: str) -> tuple[str, dict[str, Any]]:
-    """ "dive:layer=3:eta=0.5" -> ("dive", {"layer": 3, "eta": 0.5})"""
-    name, *settings = text.split(":")
-    require(all(s.count("=") == 1 for s in settings), "method", text, "NAME or NAME:option=value:...")
-    if name != VANILLA:
-        METHODS.get(name)  # an unknown name is told at once
-    return name, {key: setting_value(value) for key, value in (s.split("=") for s in settings)}
 
 
 def grid(methods: Sequence[str], keeps: Sequence[int | float], seed: int = 0) -> list[Setting]:

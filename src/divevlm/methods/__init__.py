@@ -10,7 +10,7 @@ from divevlm.budget import Budget
 from divevlm.methods.base import Method
 from divevlm.registry import Registry
 
-__all__ = ["METHODS", "Method", "method_of", "setting_value"]
+__all__ = ["METHODS", "Method", "method_of", "parse", "setting_value"]
 
 METHODS: Registry[type[Method]] = Registry("method")
 METHODS.add("dive", "divevlm.methods.dive:DIVE")
@@ -70,6 +70,14 @@ def _check_kind(method: str, option: str, value: Any, hint: Any) -> None:
     if not any(isinstance(value, known[kind]) and (kind is bool or not isinstance(value, bool)) for kind in kinds):
         allowed = " or ".join({str: "a word", NoneType: "None"}.get(kind, kind.__name__) for kind in kinds)
         raise ValueError(f"{option} of {method} must be {allowed}, got {value!r}")
+
+
+def parse(text: str) -> tuple[str, dict[str, Any]]:
+    """A method with settings: "dive:layer=3:eta=0.5" -> ("dive", {"layer": 3, "eta": 0.5})"""
+    name, *settings = text.split(":")
+    if any(setting.count("=") != 1 for setting in settings):
+        raise ValueError(f"method must be NAME or NAME:option=value:..., got {text!r}")
+    return name, {key: setting_value(value) for key, value in (setting.split("=") for setting in settings)}
 
 
 def setting_value(text: str) -> Any:

@@ -19,14 +19,19 @@ def available() -> list[str]:
     return sorted(path.parent.name for path in MODELS.glob("*/model.safetensors"))
 
 
-def load(name: str = "llava") -> tuple[Any, Any]:
-    """An embedded model in float32 and eval mode, and its processor."""
-    if name not in available():
-        raise ValueError(f"name must be one of {', '.join(available())}, got {name!r}")
-    model = AutoModelForImageTextToText.from_pretrained(MODELS / name, dtype=torch.float32)
-    if name == "qwen2vl":  # the stock processor of its clips needs torchvision, which CPU-only machines lack
+def load(name: str | Path = "llava") -> tuple[Any, Any]:
+    """An embedded model, or one of another training in a folder, in float32 and eval mode, and its processor."""
+    folder = MODELS / name if name in available() else Path(name)
+    if not (folder / "model.safetensors").exists():
+        raise ValueError(
+            f"model must be one of {', '.join(available())} or a folder with a trained one, got {str(name)!r}"
+        )
+    model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
+    if (
+        model.config.model_type == "qwen2_vl"
+    ):  # the stock processor of clips needs torchvision, which CPU-only machines lack
         return model.eval(), build_qwen.processor()
-    return model.eval(), AutoProcessor.from_pretrained(MODELS / name)
+    return model.eval(), AutoProcessor.from_pretrained(folder)
 
 
 def save(model: Any, processor: Any, folder: Path) -> None:
