@@ -1,8 +1,11 @@
 """A model of the embedded architecture with random weights, small enough to run in a test, saved where commands can load it."""
 
+import json
+
 import pytest
 import torch
 
+from divevlm.cli import main
 from divevlm.experiments.answering import Answerer
 from divevlm.experiments.loading import load
 from divevlm.tiny import build
@@ -28,3 +31,15 @@ def micro(tmp_path_factory):
 @pytest.fixture(scope="session")
 def answerer(micro):
     return Answerer(*load(micro))
+
+
+@pytest.fixture
+def command(micro, tmp_path, capsys):
+    def run(*arguments, model=micro):
+        given = [] if model is None else ["--model", model]
+        code = main([*arguments, *given, "--limit", "1", "--out", str(tmp_path), "--json"])
+        captured = capsys.readouterr()
+        assert code == 0, captured.err
+        return json.loads(captured.out)
+
+    return run
