@@ -1,13 +1,16 @@
 """Training goes on after a stop as if there had been none, and its parts do what they say."""
 
+import json
 from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
+from PIL import Image
 
 from divevlm.tiny import build
 from divevlm.tiny.scene import scene
+from divevlm.tiny.training import curve
 from divevlm.tiny.training.batches import IGNORE, Phase, batch, patch_labels
 from divevlm.tiny.training.forward import losses
 from divevlm.tiny.training.hints import Heads
@@ -105,3 +108,15 @@ def test_a_shift_of_waves_is_the_waves_of_the_neighbour():
 def test_the_vocabulary_has_no_word_twice():
     words = vocabulary(build.IMAGE, clips=True)
     assert len(set(words)) == len(words)
+
+
+def test_the_curve_of_a_run_is_drawn_with_the_tasks_that_it_has(tmp_path):
+    lines = [
+        {"step": 20 * i, "phase": "look" if i < 2 else "ask8", "minutes": i, "accuracy": {"patch shape": 0.1 * i}}
+        for i in range(1, 4)
+    ]
+    lines[2]["accuracy"]["motion"] = 0.5
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    curve.main([str(tmp_path / "log.jsonl"), str(tmp_path / "curve.png")])
+    with Image.open(tmp_path / "curve.png") as picture:
+        assert picture.width > 2 * picture.height

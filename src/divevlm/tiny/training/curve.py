@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from divevlm.tiny.words import TASKS
+from divevlm.tiny.training.batches import ALL_TASKS
 
 VISION = ("patch shape", "patch color", "patch printed", "patch size")
 
@@ -18,9 +18,11 @@ def draw(log: Path, picture: Path, smooth: int = 5) -> None:
 
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     figure = Figure(figsize=(11, 4), layout="constrained")
-    for axes, names in zip(figure.subplots(1, 2), (VISION, TASKS), strict=True):
+    for axes, names in zip(figure.subplots(1, 2), (VISION, ALL_TASKS), strict=True):
         for name in names:
             points = [(line["minutes"], line["accuracy"][name]) for line in lines if name in line["accuracy"]]
+            if not points:  # tasks on clips in a run on pictures
+                continue
             minutes = [minute for minute, _ in points]
             axes.plot(minutes, _running([100 * value for _, value in points], smooth), label=name, linewidth=1.2)
         _phases(axes, lines)
