@@ -45,7 +45,7 @@ def qwen2vl(widths: dict[str, dict[str, int]] = WIDTHS) -> Any:
     words = tokens()
     part = widths["text"]["hidden_size"] // widths["text"]["num_attention_heads"] // 16
     # the columns of a picture get the slowest waves: they must still turn within a dozen tokens
-    rope = {"rope_type": "default", "rope_theta": 100.0, "mrope_section": [part, 7 * part // 2, 7 * part // 2]}
+    rope = {"rope_type": "default", "rope_theta": 10.0, "mrope_section": [part, 7 * part // 2, 7 * part // 2]}
     config = hf.Qwen2VLConfig(
         vision_config={**widths["vision"], "patch_size": PATCH},
         text_config={"rope_parameters": rope, **text_settings(words, widths["text"])},

@@ -53,6 +53,7 @@ class Phase:
     signs: float = 0.0  # share of pictures that show mostly signs
     frozen: bool = False  # questions train the language model alone, and every second step the tower alone
     fours: float = 0.0  # share of pictures that are the first of six to show four of a kind
+    quarters: bool = False  # each counting head looks at its own quarter of the picture, not at all of it
     turns: tuple[tuple[int, int, int, float], ...] = ()  # other rows, batch, questions and signs, step by step in turn
 
     def turned(self, step: int) -> Phase:
@@ -177,7 +178,15 @@ def batch(numbers: dict[str, int], phase: Phase, seed: int, step: int) -> dict[s
     if phase.questions:
         made.update(pack(asked, pictures, numbers))
         made["frozen"] = phase.frozen
+        if phase.quarters:
+            made["quarters"] = _quarters(made["counts"], made["places"])
     return made
+
+
+def _quarters(counts: Tensor, places: Tensor) -> Tensor:
+    """The quarter of the whole picture in which each counted object's middle lies, 0 to 3. [C, 4]"""
+    where = places[counts[:, 0]].gather(1, counts[:, 3:].clamp_min(0))
+    return (where // GRID >= GRID // 2) * 2 + (where % GRID >= GRID // 2).long()
 
 
 def asked_of(view: View, amount: int, random: Random, seen: Counter[tuple[str, str]]) -> list[Question]:
