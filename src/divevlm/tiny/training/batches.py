@@ -20,9 +20,7 @@ from divevlm.tiny.splits import SPAN, first_seed
 from divevlm.tiny.words import CHARACTERS, COLORS, DIGITS, PATTERNS, SHAPES, SIGN, SIGN_WORDS, TASKS
 
 IGNORE = -100
-OFTEN = (
-    ("counting",) * 14 + ("relation",) * 3 + ("comparison",) * 2 + ("existence", "reading", "detail")
-)  # besides one of each
+OFTEN = ("relation", "comparison") * 2 + ("existence", "reading", "detail") * 3 + ("attribute",)  # besides one of each
 ALL_TASKS = (*TASKS, *CLIP_TASKS)
 RARER = {
     "1": 0.8,
@@ -53,6 +51,7 @@ class Phase:
     signs: float = 0.0  # share of pictures that show mostly signs
     frozen: bool = False  # questions train the language model alone, and every second step the tower alone
     fours: float = 0.0  # share of pictures that are the first of six to show four of a kind
+    counting: int = 5  # how many more questions of a round count; see RARER
     quarters: bool = False  # each counting head looks at its own quarter of the picture, not at all of it
     turns: tuple[tuple[int, int, int, float], ...] = ()  # other rows, batch, questions and signs, step by step in turn
 
@@ -163,7 +162,7 @@ def batch(numbers: dict[str, int], phase: Phase, seed: int, step: int) -> dict[s
             if 4 in (*view.shapes.values(), *view.colors.values()):
                 break
         pictures.append(picture)
-        asked.append(asked_of(view, phase.questions, random, seen))
+        asked.append(asked_of(view, phase, random, seen))
     made: dict[str, Any] = {
         "pixels": torch.from_numpy(np.stack([picture.pixels for picture in pictures])),
         "places": torch.tensor([_places(picture) for picture in pictures]),
@@ -189,12 +188,13 @@ def _quarters(counts: Tensor, places: Tensor) -> Tensor:
     return (where // GRID >= GRID // 2) * 2 + (where % GRID >= GRID // 2).long()
 
 
-def asked_of(view: View, amount: int, random: Random, seen: Counter[tuple[str, str]]) -> list[Question]:
-    """Different questions about a picture, at most `amount`; `seen` keeps their answers in balance."""
+def asked_of(view: View, phase: Phase, random: Random, seen: Counter[tuple[str, str]]) -> list[Question]:
+    """Different questions about a picture, at most those of the phase; `seen` keeps their answers in balance."""
     found: dict[str, Question] = {}
     tasks: list[str] = []
-    for _ in range(amount):
-        tasks = tasks or random.sample((*TASKS, *OFTEN), len(TASKS) + len(OFTEN))
+    round_ = (*TASKS, *OFTEN, *("counting",) * phase.counting)
+    for _ in range(phase.questions):
+        tasks = tasks or random.sample(round_, len(round_))
         question = ask(view, tasks.pop(), random, seen, tries=3)
         skipped = RARER.get(question.answer, 0) if question is not None and question.task == "counting" else 0
         if question is not None and random.random() >= skipped:

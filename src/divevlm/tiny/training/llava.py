@@ -34,7 +34,7 @@ PHASES = (
     Phase("both24", 24, 5, 20, 70, (0.08, 0.004)),
     Phase("learn24", 24, 5, 26, 1631, (0.4, 0.25), turns=WINDOWS),
     Phase("end24", 24, 5, 30, 1400, (0.25, 0.004), turns=WINDOWS),
-    Phase("count24", 24, 5, 36, 260, (0.15, 0.004), fours=0.7, turns=WINDOWS[1:2]),
+    Phase("count24", 24, 5, 36, 260, (0.15, 0.004), fours=0.7, counting=14, turns=WINDOWS[1:2]),
 )
 
 

@@ -63,7 +63,7 @@ def batch(phase: Phase, seed: int, step: int) -> dict[str, Any]:
         pictures.append(picture)
         labels.append({**patch_labels(picture), "moves": np.zeros(rows * columns, dtype=np.int64)})
         times.append((0,) * len(picture.items))
-        asked.append(asked_of(View(picture), phase.questions, random, seen))
+        asked.append(asked_of(View(picture), phase, random, seen))
     patches, grid = patchify(np.stack(frames))
     made: dict[str, Any] = {"patches": patches, "grid": grid, "video": video}
     made["labels"] = {
