@@ -43,7 +43,9 @@ bench: $(SETUP)
 	$(BIN)/divevlm bench engine
 
 results: $(SETUP)
-	for recipe in table1 table6 table7 table10; do $(BIN)/divevlm reproduce $$recipe --out results/scores || exit 1; done
+	for recipe in 1 6 7 8 10 12 13 14; do $(BIN)/divevlm reproduce table$$recipe --out results/embedded || exit 1; done
+	$(BIN)/divevlm reproduce table2 --out results
+	for recipe in table3 table4 table9 table11; do $(BIN)/divevlm reproduce $$recipe --out results/qwen2vl || exit 1; done
 	for recipe in figure4 table5 figure3; do $(BIN)/divevlm reproduce $$recipe --out results/$$recipe || exit 1; done
 	for recipe in figure5 figure6 figure7; do $(BIN)/divevlm reproduce $$recipe --out results/pictures || exit 1; done
 

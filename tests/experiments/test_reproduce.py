@@ -236,9 +236,9 @@ def test_help_has_examples(name, capsys):
     assert capsys.readouterr().out.count(f"\n  divevlm {name} ") >= 3
 
 
-@pytest.mark.skipif(not (ROOT / "results/scores/table1.md").exists(), reason="not run yet")
+@pytest.mark.skipif(not (ROOT / "results/embedded/table1.md").exists(), reason="not run yet")
 def test_the_readme_shows_the_main_table():
-    lines = (ROOT / "results/scores/table1.md").read_text().splitlines()
+    lines = (ROOT / "results/embedded/table1.md").read_text().splitlines()
     (shown,) = re.findall(r"<!-- results -->\n(.*?)<!-- /results -->", (ROOT / "README.md").read_text(), re.DOTALL)
     assert [line for line in shown.splitlines() if line] == [line for line in lines if line.startswith("|")]
 
