@@ -8,8 +8,9 @@ import torch
 from PIL import Image
 
 from divevlm.tiny import build_qwen
-from divevlm.tiny.clips import FRAMES, STEPS, clip, clip_questions
+from divevlm.tiny.clips import FRAMES, STEPS, ask_clip, clip
 from divevlm.tiny.scene import scene
+from divevlm.tiny.splits import clip_questions as questions_about_clips
 from divevlm.tiny.training.batches import Phase
 from divevlm.tiny.training.loop import train
 from divevlm.tiny.training.muon import optimizers
@@ -45,7 +46,7 @@ def test_the_mover_moves_as_the_answer_says_and_nothing_else_does(clips):
 
 def test_the_earlier_of_two_comers_is_the_answer(clips):
     for shown in clips:
-        answers = {question.task: question.answer for question in clip_questions(shown, Random(0))}
+        answers = {question.task: question.answer for question in ask_clip(shown, Random(0))}
         if "order" not in answers:
             continue
         seen = [{f"{item.color} {item.shape}" for item in shown.frame(number).items} for number in range(FRAMES)]
@@ -142,3 +143,13 @@ def test_the_heads_of_a_fresh_tower_look_at_neighbours():
     turned = [x[:, None] * cos + torch.cat([-x[:, 16:], x[:, :16]], dim=1)[:, None] * sin for x in bias[:2]]
     looks = torch.einsum("hd,hkd->hk", turned[0][:, 40], turned[1]).argmax(-1)  # from the middle, (4, 4)
     assert [tuple((places[k] - 4).tolist()) for k in looks] == list(OFFSETS[0])
+
+
+def test_clips_of_a_split_are_the_same_each_time_and_of_several_sizes():
+    found, again = questions_about_clips("validation", 60), questions_about_clips("validation", 60)
+    assert [(one.text, one.answer) for one in found] == [(one.text, one.answer) for one in again]
+    assert {one.task for one in found} == {"motion", "direction", "order"}
+    assert {one.frames.shape for one in found[:24]} == {(8, 168, 168, 3), (8, 168, 224, 3), (8, 224, 168, 3)}
+    assert not {one.seed for one in found} & {one.seed for one in questions_about_clips("test", 60)}
+    with pytest.raises(ValueError, match="n must be at least 1, got 0"):
+        questions_about_clips("test", 0)

@@ -6,13 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
-from random import Random
 from typing import Any
 
 from divevlm.core.rule import require
-from divevlm.tiny.clips import CLIP_TASKS, FRAMES, clip, clip_questions
-from divevlm.tiny.splits import CLIP_SIZES, Sample, first_seed, questions
+from divevlm.tiny.clips import CLIP_TASKS, FRAMES
+from divevlm.tiny.splits import ClipSample, Sample, clip_stream, questions
 from divevlm.tiny.words import TASKS
 from divevlm.viz.media import Clip
 
@@ -91,25 +89,17 @@ def _still(wanted: Sequence[str], limit: int, split: str, sizes: Sequence[tuple[
 def _moving(wanted: Sequence[str], limit: int, split: str) -> list[Item]:
     found: list[Item] = []
     left = dict.fromkeys(wanted, limit)
-    for seed in count(first_seed(split)):
-        shown = _clip(seed)
-        for one in clip_questions(shown, Random(f"questions {seed}")) if shown is not None else []:
-            if left.get(one.task):
-                left[one.task] -= 1
-                found.append(Item(one.task, f"{split}-clip-{seed}", one.text, one.answer, partial(_frames, seed)))
+    for one in clip_stream(split):
+        if left.get(one.task):
+            left[one.task] -= 1
+            found.append(Item(one.task, f"{split}-clip-{one.seed}", one.text, one.answer, partial(_frames, one)))
         if not any(left.values()):
             return found
     raise AssertionError("seeds do not end")
 
 
-def _clip(seed: int) -> Any:
-    return clip(seed, *CLIP_SIZES[seed % len(CLIP_SIZES)])
-
-
-def _frames(seed: int) -> list[Any]:
-    shown = _clip(seed)
-    assert shown is not None
-    return [Clip(shown.pixels, list(range(FRAMES)), FRAMES, 2.0)]
+def _frames(sample: ClipSample) -> list[Any]:
+    return [Clip(sample.frames, list(range(FRAMES)), FRAMES, 2.0)]
 
 
 def _picture(sample: Sample) -> list[Any]:

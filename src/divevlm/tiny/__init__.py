@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from divevlm.tiny.shipped import available, load
-    from divevlm.tiny.splits import Sample, questions
+    from divevlm.tiny.splits import ClipSample, Sample, clip_questions, questions
 
-__all__ = ["Sample", "available", "load", "questions"]
+__all__ = ["ClipSample", "Sample", "available", "clip_questions", "load", "questions"]
 
 _LAZY = {
+    "ClipSample": "divevlm.tiny.splits",
+    "clip_questions": "divevlm.tiny.splits",
     "Sample": "divevlm.tiny.splits",
     "available": "divevlm.tiny.shipped",
     "load": "divevlm.tiny.shipped",

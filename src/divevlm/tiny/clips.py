@@ -81,7 +81,7 @@ def _fits(picture: Scene, index: int, item: Item) -> bool:
     return not any(left < r + 2 and l < right + 2 and top < b + 2 and t < bottom + 2 for l, t, r, b in boxes)  # noqa: E741
 
 
-def clip_questions(shown: Clip, random: Random) -> list[Question]:
+def ask_clip(shown: Clip, random: Random) -> list[Question]:
     """One question of each kind: what moved, in which direction, which of two came first."""
     view = View(shown.first)
     name = view.name(shown.mover)

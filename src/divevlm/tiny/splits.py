@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from itertools import count, islice
 from random import Random
 
+import numpy as np
 from PIL import Image
 
 from divevlm.tiny.ask import Question, View, ask
+from divevlm.tiny.clips import Clip, ask_clip, clip
 from divevlm.tiny.scene import GRID, Scene, scene
 from divevlm.tiny.words import TASKS
 
@@ -79,3 +81,45 @@ def _stream(split: str, sizes: Sequence[tuple[int, int]]) -> Iterator[Sample]:
             if question is not None:
                 yield Sample(split, next(numbers), picture, question)
         turn += PER_SCENE
+
+
+@dataclass(frozen=True)
+class ClipSample:
+    """One question about one clip of eight frames."""
+
+    split: str
+    seed: int
+    clip: Clip
+    question: Question
+
+    @property
+    def task(self) -> str:
+        return self.question.task
+
+    @property
+    def text(self) -> str:
+        return self.question.text
+
+    @property
+    def answer(self) -> str:
+        return self.question.answer
+
+    @property
+    def frames(self) -> np.ndarray:
+        """[8, h, w, 3]"""
+        return self.clip.pixels
+
+
+def clip_questions(split: str = "validation", n: int = 300) -> list[ClipSample]:
+    """The first n questions of a split about clips of several sizes: what moves, where to, and which comes first."""
+    if n < 1:
+        raise ValueError(f"n must be at least 1, got {n}")
+    return list(islice(clip_stream(split), n))
+
+
+def clip_stream(split: str) -> Iterator[ClipSample]:
+    for seed in count(first_seed(split)):
+        shown = clip(seed, *CLIP_SIZES[seed % len(CLIP_SIZES)])
+        if shown is not None:
+            for question in ask_clip(shown, Random(f"questions {seed}")):
+                yield ClipSample(split, seed, shown, question)

@@ -14,7 +14,7 @@ from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
 from divevlm.tiny import build_qwen
 from divevlm.tiny.ask import Question, View
-from divevlm.tiny.clips import FRAMES, STEPS, Clip, clip, clip_questions
+from divevlm.tiny.clips import FRAMES, STEPS, Clip, ask_clip, clip
 from divevlm.tiny.scene import PATCH, Scene, scene
 from divevlm.tiny.splits import CLIP_SIZES, SPAN
 from divevlm.tiny.splits import SIZES as WHOLE
@@ -56,7 +56,7 @@ def batch(phase: Phase, seed: int, step: int) -> dict[str, Any]:
             pictures.append(shown.first)
             labels.append(clip_labels(shown))
             times.append(tuple(when // 2 for when in shown.appears))
-            asked.append(clip_questions(shown, random) if phase.questions else [])
+            asked.append(ask_clip(shown, random) if phase.questions else [])
             continue
         picture = scene(number, signs=signs, rows=rows, columns=columns, whole=True)
         frames.append(np.stack([picture.pixels] * 2))
