@@ -52,7 +52,7 @@ class Phase:
     frozen: bool = False  # questions train the language model alone, and every second step the tower alone
     fours: float = 0.0  # share of pictures that are the first of six to show four of a kind
     counting: int = 5  # how many more questions of a round count; see RARER
-    quarters: bool = False  # each counting head looks at its own quarter of the picture, not at all of it
+    quarters: bool = False  # each counting head looks at a quarter of the picture of its own, not at all of it
     turns: tuple[tuple[int, int, int, float], ...] = ()  # other rows, batch, questions and signs, step by step in turn
 
     def turned(self, step: int) -> Phase:
