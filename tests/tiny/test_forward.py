@@ -79,24 +79,3 @@ def test_a_counting_word_should_look_at_each_object_as_much_as_at_the_first_toke
     looks = torch.tensor([[[1 / 3, 0, 1 / 3, 0, 1 / 3]]]).clamp_min(1e-9).log()
     assert gaze_loss(looks, counts) == pytest.approx(math.log(3), abs=1e-5)
     assert gaze_loss(torch.tensor([[[0.5, 0.1, 0.2, 0.1, 0.1]]]).log(), counts) > math.log(3)
-
-
-def test_each_counting_head_may_have_a_quarter_of_its_own():
-    counts = torch.tensor([[0, 5, 2, 1, 3, -1, -1]])
-    quarters = torch.tensor([[0, 3, 0, 0]])  # patch 1 lies top left, patch 3 bottom right; the others are no objects
-    shares = torch.tensor([[0.5, 0, 0.5, 0, 0], [1, 0, 0, 0, 0], [1, 0, 0, 0, 0], [0.5, 0, 0, 0, 0.5]])
-    looks = shares[:, None].clamp_min(1e-9).log()
-    assert gaze_loss(looks, counts, quarters) == pytest.approx(math.log(2) / 2, abs=1e-5)
-    assert gaze_loss(looks.flip(0), counts, quarters) > 1
-
-
-def test_quarters_are_of_the_whole_picture():
-    made = next(
-        made
-        for step in range(30)
-        if len((made := batch(NUMBERS, Phase("ask", 12, 2, 8, 1, quarters=True), 0, step))["counts"])
-    )
-    for (row, _, amount, *cells), quarters in zip(made["counts"].tolist(), made["quarters"].tolist(), strict=True):
-        for cell, quarter in list(zip(cells, quarters, strict=True))[:amount]:
-            y, x = divmod(int(made["places"][row, cell]), 24)
-            assert quarter == 2 * (y >= 12) + (x >= 12)

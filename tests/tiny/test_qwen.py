@@ -153,14 +153,3 @@ def test_clips_of_a_split_are_the_same_each_time_and_of_several_sizes():
     assert not {one.seed for one in found} & {one.seed for one in questions_about_clips("test", 60)}
     with pytest.raises(ValueError, match="n must be at least 1, got 0"):
         questions_about_clips("test", 0)
-
-
-def test_squares_do_not_depend_on_the_size_of_a_picture():
-    for step in range(40):
-        made = batch(Phase("ask", 24, 2, 8, 1, quarters=True), seed=0, step=step)
-        columns = int(made["grid"][0, 2]) // 2
-        for (_, _, amount, *cells), squares in zip(
-            made["counts"].tolist(), made.get("quarters", torch.zeros(0)).tolist(), strict=True
-        ):
-            for cell, square in list(zip(cells, squares, strict=True))[:amount]:
-                assert square == 2 * (cell // columns // 4 % 2) + cell % columns // 4 % 2

@@ -52,7 +52,6 @@ class Phase:
     frozen: bool = False  # questions train the language model alone, and every second step the tower alone
     fours: float = 0.0  # share of pictures that are the first of six to show four of a kind
     counting: int = 5  # how many more questions of a round count; see RARER
-    quarters: bool = False  # each counting head looks at a quarter of the picture of its own, not at all of it
     turns: tuple[tuple[int, int, int, float], ...] = ()  # other rows, batch, questions and signs, step by step in turn
 
     def turned(self, step: int) -> Phase:
@@ -177,15 +176,7 @@ def batch(numbers: dict[str, int], phase: Phase, seed: int, step: int) -> dict[s
     if phase.questions:
         made.update(pack(asked, pictures, numbers))
         made["frozen"] = phase.frozen
-        if phase.quarters:
-            made["quarters"] = _quarters(made["counts"], made["places"])
     return made
-
-
-def _quarters(counts: Tensor, places: Tensor) -> Tensor:
-    """The quarter of the whole picture in which each counted object's middle lies, 0 to 3. [C, 4]"""
-    where = places[counts[:, 0]].gather(1, counts[:, 3:].clamp_min(0))
-    return (where // GRID >= GRID // 2) * 2 + (where % GRID >= GRID // 2).long()
 
 
 def asked_of(view: View, phase: Phase, random: Random, seen: Counter[tuple[str, str]]) -> list[Question]:

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from divevlm.tiny.clips import CLIP_TASKS
 from divevlm.tiny.training.batches import ALL_TASKS
 
 VISION = ("patch shape", "patch color", "patch printed", "patch size")
@@ -24,7 +25,13 @@ def draw(log: Path, picture: Path, smooth: int = 5) -> None:
             if not points:  # tasks on clips in a run on pictures
                 continue
             minutes = [minute for minute, _ in points]
-            axes.plot(minutes, _running([100 * value for _, value in points], smooth), label=name, linewidth=1.2)
+            axes.plot(
+                minutes,
+                _running([100 * value for _, value in points], smooth),
+                label=name,
+                linewidth=1.2,
+                linestyle="--" if name in CLIP_TASKS else "-",
+            )
         _phases(axes, lines)
         axes.set_xlabel("minutes of training")
         axes.set_ylim(0, 101)

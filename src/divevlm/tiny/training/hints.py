@@ -54,7 +54,7 @@ def hints(
     verdict, right["noun verdict"] = verdict_loss(heads, after[TELL], nouns, pairs)
     total, parts = 0.5 * noun + order + verdict, {"noun": noun.item(), "order": order.item(), "verdict": verdict.item()}
     if looks is not None:
-        gaze = gaze_loss(looks, counts, made.get("quarters"))
+        gaze = gaze_loss(looks, counts)
         total, parts["gaze"] = total + 5 * gaze, gaze.item()
     return total, parts, right
 
@@ -99,16 +99,13 @@ def verdict_loss(heads: Heads, told: Tensor, nouns: Tensor, pairs: Tensor) -> tu
     return loss, (int((logits.argmax(-1) == truth).sum()), len(truth))
 
 
-def gaze_loss(looks: Tensor, counts: Tensor, quarters: Tensor | None = None) -> Tensor:
+def gaze_loss(looks: Tensor, counts: Tensor) -> Tensor:
     """A counting word looks at the middle of each object that it counts and, as much as at one of them, at the first token.
 
-    The share of the first token then tells the number. With quarters [C, 4] (of each object) each of the four heads does so for
-    the objects of one quarter: a share of 1, 1/2 or 1/3 is easier to tell than 1/4 from 1/5. looks: [h, C, 1 + n], logarithms.
+    The share of the first token then tells the number. looks: [h, C, 1 + n], logarithms.
     """
     cells = counts[:, 3:]
-    there = (cells >= 0).expand(len(looks), -1, -1)
-    if quarters is not None:
-        there = there & (quarters == torch.arange(len(looks))[:, None, None])
+    there = cells >= 0
     at_objects = (looks.gather(2, (1 + cells.clamp_min(0)).expand(len(looks), -1, -1)) * there).sum(2)
-    loss = -(looks[:, :, 0] + at_objects) / (there.sum(2) + 1)
+    loss = -(looks[:, :, 0] + at_objects) / (counts[:, 2] + 1)
     return loss.sum() / max(1, loss.numel())

@@ -22,10 +22,9 @@ from divevlm.tiny.words import vocabulary
 WINDOWS = ((12, 24, 0, 0.3), (12, 12, 14, 0.2))  # between steps on larger pictures
 PHASES = (
     Phase("look", 8, 40, 0, 800, signs=0.3),
-    Phase("ask12", 12, 12, 14, 600, (0.8, 0.5), signs=0.2, turns=((8, 40, 0, 0.3),)),
+    Phase("ask12", 12, 12, 14, 800, (0.8, 0.5), signs=0.2, turns=((8, 40, 0, 0.3),)),
     Phase("ask24", 24, 6, 24, 1400, (0.5, 0.3), turns=WINDOWS),
     Phase("end24", 24, 6, 24, 900, (0.3, 0.004), turns=WINDOWS),
-    Phase("count24", 24, 6, 30, 900, (0.3, 0.004), counting=14, quarters=True, turns=WINDOWS),
 )
 
 

@@ -74,16 +74,9 @@ def batch(phase: Phase, seed: int, step: int) -> dict[str, Any]:
         cells = made["counts"][:, 3:]
         merged = cells // columns // 2 * (columns // 2) + cells % columns // 2
         made["counts"][:, 3:] = torch.where(cells < 0, cells, merged)
-        if phase.quarters:
-            made["quarters"] = _squares(merged, columns // 2)
         made["hidden"] = torch.tensor([random.random() < 0.5 for _ in pictures])
         made["frozen"] = phase.frozen
     return made
-
-
-def _squares(cells: Tensor, columns: int, side: int = 4) -> Tensor:
-    """Which of four kinds of squares of a board a token lies in: its place alone tells, whatever the picture's size."""
-    return cells // columns // side % 2 * 2 + cells % columns // side % 2
 
 
 def clip_labels(shown: Clip) -> dict[str, np.ndarray]:

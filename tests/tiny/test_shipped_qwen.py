@@ -1,0 +1,59 @@
+"""tiny-qwen2vl in the package: it loads by plain transformers, is small, and answers on pictures of all sizes and on clips."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForImageTextToText
+
+from divevlm.experiments.answering import Answerer
+from divevlm.experiments.tasks import CLIP_TASKS, TASKS, items, right
+from divevlm.methods import method_of
+from divevlm.tiny import load
+from divevlm.tiny.shipped import MODELS
+from divevlm.tiny.splits import SIZES
+from divevlm.tiny.training.export import unpack
+from divevlm.tiny.training.loop import restore
+from divevlm.tiny.training.qwen_forward import QwenHeads
+
+FLOOR = 0.5  # far above blind guessing, well below what the model card states
+
+
+@pytest.fixture(scope="module")
+def answerer():
+    return Answerer(*load("qwen2vl"))
+
+
+def test_it_loads_by_plain_from_pretrained_in_float32_and_keeps_to_its_limits():
+    model = AutoModelForImageTextToText.from_pretrained(MODELS / "qwen2vl")
+    assert model.dtype == torch.float32
+    assert type(model).__name__ == "Qwen2VLForConditionalGeneration"
+    assert sum(parameter.numel() for parameter in model.parameters()) <= 12_000_000
+    assert (MODELS / "qwen2vl" / "model.safetensors").stat().st_size <= 25_000_000
+    assert model.config.text_config.num_hidden_layers >= 8
+    assert model.config.text_config.hidden_size >= 256
+
+
+def test_no_path_of_a_machine_is_shipped():
+    words = " ".join(path.read_text() for path in (MODELS / "qwen2vl").glob("*.json"))
+    assert str(Path(__file__).parents[2]) not in words
+    assert "_name_or_path" not in json.loads((MODELS / "qwen2vl" / "config.json").read_text())
+
+
+@pytest.mark.parametrize(("tasks", "each", "keep"), [(TASKS, 6, 0.4), (CLIP_TASKS, 8, 0.25)], ids=["pictures", "clips"])
+def test_it_answers_most_questions_whole_and_pruned(answerer, tasks, each, keep):
+    some = items(tasks, each, sizes=SIZES)
+    for method in (None, method_of("dive", keep, {})):
+        made = [one for at in range(0, len(some), 8) for one in answerer.generate(some[at : at + 8], method, 4)]
+        good = [right(one.prediction, item.gold) for item, one in zip(some, made, strict=True)]
+        assert sum(good) >= FLOOR * len(some)
+
+
+def test_training_can_go_on_from_the_shipped_files(tmp_path):
+    unpack(MODELS / "qwen2vl", tmp_path)
+    model = AutoModelForImageTextToText.from_pretrained(MODELS / "qwen2vl")
+    heads = QwenHeads(model.config.text_config.hidden_size, model.config.vision_config.embed_dim)
+    step, spent = restore(tmp_path, {"model": model, "heads": heads}, [])
+    assert step > 2000
+    assert spent > 3600
