@@ -1,7 +1,9 @@
-"""The embedded model: a small trained vision-language model, the scenes it was trained on, and questions about them.
+"""The embedded models: small trained vision-language models, the scenes they were trained on, and questions about them.
 
     model, processor = divevlm.tiny.load("llava")
     for sample in divevlm.tiny.questions("validation", 100): ...
+    model, processor = divevlm.tiny.load("qwen2vl")            # pictures of several SIZES, and clips
+    for sample in divevlm.tiny.clip_questions("validation", 100): ...
 
 Needs numpy and pillow beside torch and transformers.
 """
@@ -11,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from divevlm.tiny.shipped import available, load
-    from divevlm.tiny.splits import ClipSample, Sample, clip_questions, questions
+    from divevlm.tiny.splits import SIZES, ClipSample, Sample, clip_questions, questions
 
-__all__ = ["ClipSample", "Sample", "available", "clip_questions", "load", "questions"]
+__all__ = ["SIZES", "ClipSample", "Sample", "available", "clip_questions", "load", "questions"]
 
 _LAZY = {
+    "SIZES": "divevlm.tiny.splits",
     "ClipSample": "divevlm.tiny.splits",
     "clip_questions": "divevlm.tiny.splits",
     "Sample": "divevlm.tiny.splits",
