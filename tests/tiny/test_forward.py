@@ -62,7 +62,7 @@ def test_where_counting_words_look_is_the_attention_of_the_stock_model(model):
     pixels = build.processor().image_processor(made["pixels"][0].numpy(), return_tensors="pt")["pixel_values"]
     prompt = torch.tensor([NUMBERS[word] for word in (*PREFIX, *[build.IMAGE] * 576)])
     model.set_attn_implementation("eager")
-    for number, (_, place, amount, *cells) in enumerate(made["counts"].tolist()):
+    for number, (_, place, amount) in enumerate(made["counts"].tolist()):
         mine = made["segment"][0] == made["segment"][0, place]
         ids = torch.cat([prompt, made["ids"][0][mine]])[None]
         with torch.no_grad():
@@ -70,12 +70,21 @@ def test_where_counting_words_look_is_the_attention_of_the_stock_model(model):
         row = len(prompt) + place - int(mine.nonzero()[0])
         stock = torch.cat([maps[2][0, :2, row], maps[3][0, :2, row]])
         torch.testing.assert_close(looks[:, number], stock[:, [0, *range(3, 579)]], atol=1e-6, rtol=1e-4)
-        assert amount == sum(cell >= 0 for cell in cells)
+        assert amount == made["counted"][number].any(dim=1).sum()
     model.set_attn_implementation("sdpa")
 
 
 def test_a_counting_word_should_look_at_each_object_as_much_as_at_the_first_token():
-    counts = torch.tensor([[0, 5, 2, 1, 3, -1, -1]])  # two objects, at patches 1 and 3
-    looks = torch.tensor([[[1 / 3, 0, 1 / 3, 0, 1 / 3]]]).clamp_min(1e-9).log()
-    assert gaze_loss(looks, counts) == pytest.approx(math.log(3), abs=1e-5)
-    assert gaze_loss(torch.tensor([[[0.5, 0.1, 0.2, 0.1, 0.1]]]).log(), counts) > math.log(3)
+    counts, counted = torch.tensor([[0, 5, 2]]), torch.zeros(1, 4, 5, dtype=torch.bool)
+    counted[0, 0, [1, 2]] = counted[0, 1, 4] = True  # two objects: patches 1 and 2, and patch 4
+
+    def loss(*shares):
+        return gaze_loss(torch.tensor([[shares]]).clamp_min(1e-9).log(), counts, counted)
+
+    assert loss(1 / 3, 0, 1 / 3, 0, 0, 1 / 3) == pytest.approx(math.log(3), abs=1e-5)
+    assert loss(1 / 3, 0, 1 / 6, 1 / 6, 0, 1 / 3) == pytest.approx(
+        math.log(3), abs=1e-5
+    )  # whichever patch of an object
+    assert loss(1 / 3, 0, 0.4, 0, 0, 0.8 / 3) > math.log(3) + 0.01
+    assert loss(0.5, 0, 0.25, 0, 0, 0.25) > math.log(3) + 0.1
+    assert loss(1 / 3, 1 / 3, 0, 0, 0, 1 / 3) > math.log(3) + 1

@@ -1,17 +1,20 @@
 """Training goes on after a stop as if there had been none, and its parts do what they say."""
 
 import json
+from collections import Counter
 from dataclasses import replace
 from functools import partial
+from random import Random
 
 import pytest
 import torch
 from PIL import Image
 
 from divevlm.tiny import build
+from divevlm.tiny.ask import View, count
 from divevlm.tiny.scene import scene
 from divevlm.tiny.training import curve
-from divevlm.tiny.training.batches import IGNORE, Phase, batch, patch_labels
+from divevlm.tiny.training.batches import IGNORE, Phase, asked_of, batch, patch_labels
 from divevlm.tiny.training.forward import losses
 from divevlm.tiny.training.hints import Heads
 from divevlm.tiny.training.loop import at, train
@@ -120,3 +123,13 @@ def test_the_curve_of_a_run_is_drawn_with_the_tasks_that_it_has(tmp_path):
     curve.main([str(tmp_path / "log.jsonl"), str(tmp_path / "curve.png")])
     with Image.open(tmp_path / "curve.png") as picture:
         assert picture.width > 2 * picture.height
+
+
+def test_a_phase_can_count_every_kind_that_a_picture_shows():
+    shown = View(scene(7))
+    kinds = {**shown.shapes, **shown.colors}
+    phase = Phase("test", 24, 1, 1, 1, every=True)
+    asked = [q for seed in range(20) for q in asked_of(shown, phase, Random(seed), Counter()) if q.task == "counting"]
+    assert {q.text for q in asked} >= {count(shown, name, "").text for name, n in shown.shapes.items() if n in (3, 4)}
+    assert all(int(q.answer) == len(q.items) <= 4 for q in asked)
+    assert len({q.text for q in asked}) == sum(n <= 4 for n in kinds.values())

@@ -139,10 +139,14 @@ def counting(view: View, random: Random) -> Question | None:
     kinds += [("", color) for color, n in view.colors.items() if n == want]
     if not kinds:
         return None
-    shape, color = random.choice(kinds)
+    return count(view, *random.choice(kinds))
+
+
+def count(view: View, shape: str, color: str) -> Question:
+    """How many objects of a shape, or of a colour, there are; the other one is empty."""
     what = PLURALS[shape] if shape else f"{color} objects"
     members = tuple(i for i, item in enumerate(view.items) if shape in ("", item.shape) and color in ("", item.color))
-    return question("counting", str(want), f"how many {what} are there", items=members)
+    return question("counting", str(len(members)), f"how many {what} are there", items=members)
 
 
 def reading(view: View, random: Random) -> Question | None:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from divevlm.tiny.ask import Question, View, ask
+from divevlm.tiny.ask import Question, View, ask, count
 from divevlm.tiny.clips import CLIP_TASKS
 from divevlm.tiny.draw import text_mask
 from divevlm.tiny.scene import GRID, PATCH, Item, Scene, scene
@@ -27,6 +27,8 @@ RARER = {
     "2": 0.6,
     "3": 0.35,
 }  # of most kinds a picture shows one or two: so many of these questions are left out
+MOST = 4  # objects that a question counts
+COUNTED = {1: 0.4, 2: 0.6, 3: 1.0, 4: 1.0}  # where every kind is counted: so many of these questions are asked
 VERDICTS = ("yes", "no", "left", "right", "above", "below", "first", "second")
 PRINTED = (*DIGITS, *SIGN_WORDS)
 SIZES = (17, 22, 30, 36, 43, 52, 62, 74)  # upper ends of the size classes, pixels
@@ -52,6 +54,7 @@ class Phase:
     frozen: bool = False  # questions train the language model alone, and every second step the tower alone
     fours: float = 0.0  # share of pictures that are the first of six to show four of a kind
     counting: int = 5  # how many more questions of a round count; see RARER
+    every: bool = False  # count every kind that a picture shows; see COUNTED
     turns: tuple[tuple[int, int, int, float], ...] = ()  # other rows, batch, questions and signs, step by step in turn
 
     def turned(self, step: int) -> Phase:
@@ -190,6 +193,12 @@ def asked_of(view: View, phase: Phase, random: Random, seen: Counter[tuple[str, 
         skipped = RARER.get(question.answer, 0) if question is not None and question.task == "counting" else 0
         if question is not None and random.random() >= skipped:
             found.setdefault(question.text, question)
+    if phase.every:
+        kinds = [(shape, "", n) for shape, n in view.shapes.items()] + [
+            ("", color, n) for color, n in view.colors.items()
+        ]
+        counted = [count(view, *kind) for *kind, n in kinds if random.random() < COUNTED.get(n, 0)]
+        found |= {question.text: question for question in counted}
     return list(found.values())
 
 
@@ -206,6 +215,7 @@ def pack(
 ) -> dict[str, Tensor]:
     """Questions of one picture side by side. `segment` says which question a token belongs to (-1: padding).
 
+    `counts` has a row for each counting word (row of the batch, place, number), `counted` the patches of its objects.
     times: when each object of a clip appears.
     """
     rows = [[(question, tokens(question, words_of)) for question in row] for row in asked]
@@ -216,6 +226,7 @@ def pack(
     task = torch.full(shape, -1)
     nouns: list[list[int]] = []
     counts: list[list[int]] = []
+    counted: list[np.ndarray] = []
     pairs: list[list[int]] = []
     for b, row in enumerate(rows):
         at = 0
@@ -231,10 +242,8 @@ def pack(
             if len(question.nouns) == 2:
                 pairs.append([len(nouns) - 2, len(nouns) - 1, VERDICTS.index(question.balance)])
             if question.task == "counting":
-                found = [centre(pictures[b], pictures[b].items[index]) for index in question.items]
-                counts.append(
-                    [b, at + words(question.text).index("are") - 1, len(found), *found, *[-1] * (4 - len(found))]
-                )
+                counts.append([b, at + words(question.text).index("are") - 1, len(question.items)])
+                counted.append(_shown(pictures[b], question.items))
             at = end
     return {
         "ids": ids,
@@ -244,8 +253,17 @@ def pack(
         "task": task,
         "nouns": torch.tensor(nouns, dtype=torch.long).view(-1, 12),
         "pairs": torch.tensor(pairs, dtype=torch.long).view(-1, 3),
-        "counts": torch.tensor(counts, dtype=torch.long).view(-1, 7),
+        "counts": torch.tensor(counts, dtype=torch.long).view(-1, 3),
+        "counted": torch.from_numpy(np.array(counted, dtype=bool)).view(len(counts), MOST, -1 if counts else 0),
     }
+
+
+def _shown(picture: Scene, items: tuple[int, ...]) -> np.ndarray:
+    """Which patches show each of these objects. [MOST, rows * columns]"""
+    found = np.zeros((MOST, picture.rows * picture.columns), dtype=bool)
+    for number, index in enumerate(items):
+        found[number, [*picture.patches(index), centre(picture, picture.items[index])]] = True
+    return found
 
 
 def _noun(b: int, place: int, picture: Scene, index: int) -> list[int]:

@@ -54,7 +54,7 @@ def hints(
     verdict, right["noun verdict"] = verdict_loss(heads, after[TELL], nouns, pairs)
     total, parts = 0.5 * noun + order + verdict, {"noun": noun.item(), "order": order.item(), "verdict": verdict.item()}
     if looks is not None:
-        gaze = gaze_loss(looks, counts)
+        gaze = gaze_loss(looks, counts, made["counted"])
         total, parts["gaze"] = total + 5 * gaze, gaze.item()
     return total, parts, right
 
@@ -99,13 +99,19 @@ def verdict_loss(heads: Heads, told: Tensor, nouns: Tensor, pairs: Tensor) -> tu
     return loss, (int((logits.argmax(-1) == truth).sum()), len(truth))
 
 
-def gaze_loss(looks: Tensor, counts: Tensor) -> Tensor:
-    """A counting word looks at the middle of each object that it counts and, as much as at one of them, at the first token.
+def gaze_loss(looks: Tensor, counts: Tensor, counted: Tensor) -> Tensor:
+    """A counting word looks at each object that it counts as much as at the first token, whose share then tells the number.
 
-    The share of the first token then tells the number. looks: [h, C, 1 + n], logarithms.
+    Likelihood alone hardly asks for even shares (it is flat near its best), so how far they are from even counts as well.
+    looks: [h, C, 1 + n], logarithms; counted: [C, MOST, n], the patches of each object.
     """
-    cells = counts[:, 3:]
-    there = cells >= 0
-    at_objects = (looks.gather(2, (1 + cells.clamp_min(0)).expand(len(looks), -1, -1)) * there).sum(2)
-    loss = -(looks[:, :, 0] + at_objects) / (counts[:, 2] + 1)
-    return loss.sum() / max(1, loss.numel())
+    if not len(counts):
+        return looks.new_zeros(())
+    there, number = counted.any(dim=2), counts[:, 2]
+    shares = looks[:, :, None, 1:].masked_fill(~counted, -1e4).logsumexp(dim=3)
+    shares = torch.cat([looks[:, :, :1], shares], dim=2)
+    asked = torch.cat([torch.ones_like(there[:, :1]), there], dim=1)
+    even = -(number + 1).log()[:, None].expand_as(shares)
+    uneven = functional.smooth_l1_loss(shares, even, reduction="none", beta=0.5)
+    loss = ((uneven - shares) * asked).sum(dim=2) / (number + 1) + 4 * uneven[:, :, 0]
+    return loss.mean()

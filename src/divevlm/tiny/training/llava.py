@@ -35,6 +35,7 @@ PHASES = (
     Phase("learn24", 24, 5, 26, 1631, (0.4, 0.25), turns=WINDOWS),
     Phase("end24", 24, 5, 30, 1400, (0.25, 0.004), turns=WINDOWS),
     Phase("count24", 24, 5, 36, 260, (0.15, 0.004), fours=0.7, counting=14, turns=WINDOWS[1:2]),
+    Phase("even24", 24, 5, 20, 1000, (0.12, 0.002), fours=0.7, counting=0, every=True, turns=WINDOWS[1:2]),
 )
 
 
@@ -45,6 +46,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--steps", action="append", default=[], metavar="PHASE=N")
     parser.add_argument("--scale", type=float, default=1.0, help="factor on all numbers of steps")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--half", action="store_true", help="products in bfloat16: faster where the processor has them")
     parser.add_argument("--matrix-rate", type=float, default=0.02)
     parser.add_argument("--rate", type=float, default=3e-3)
     parser.add_argument(
@@ -66,6 +68,7 @@ def main(arguments: list[str] | None = None) -> None:
         partial(_make, numbers, options.seed),
         partial(losses, model, heads, numbers),
         options.folder,
+        half=options.half,
     )
 
 

@@ -66,10 +66,11 @@ def train(
     every: float = 180.0,
     stop: int | None = None,
     workers: int = 1,
+    half: bool = False,
 ) -> int:
     """Train to the end of the schedule (or to step `stop`), going on from the folder's checkpoint. Returns the step reached.
 
-    A polite kill (SIGTERM) saves first; any other loses at most `every` seconds.
+    A polite kill (SIGTERM) saves first; any other loses at most `every` seconds. half: products in bfloat16.
     """
     folder.mkdir(parents=True, exist_ok=True)
     rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers]
@@ -84,7 +85,8 @@ def train(
         for optimizer, base in zip(optimizers, rates, strict=True):
             for group, rate in zip(optimizer.param_groups, base, strict=True):
                 group["lr"] = rate * factor * min(1.0, (step + 1) / 40)
-        value, log = loss(made)
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            value, log = loss(made)
         value.backward()
         for optimizer in optimizers:
             optimizer.step()

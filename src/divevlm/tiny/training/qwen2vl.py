@@ -59,6 +59,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--steps", action="append", default=[], metavar="PHASE=N")
     parser.add_argument("--scale", type=float, default=1.0, help="factor on all numbers of steps")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--half", action="store_true", help="products in bfloat16: faster where the processor has them")
     parser.add_argument("--stop", type=int, help="stop at this step")
     parser.add_argument(
         "--go-on", type=Path, metavar="MODEL", help="begin with an exported model, where the folder is empty"
@@ -81,6 +82,7 @@ def main(arguments: list[str] | None = None) -> None:
         partial(losses, model, heads),
         options.folder,
         stop=options.stop,
+        half=options.half,
     )
 
 

@@ -18,7 +18,7 @@ from divevlm.tiny.clips import FRAMES, STEPS, Clip, ask_clip, clip
 from divevlm.tiny.scene import PATCH, Scene, scene
 from divevlm.tiny.splits import CLIP_SIZES, SPAN
 from divevlm.tiny.splits import SIZES as WHOLE
-from divevlm.tiny.training.batches import PATCH_LABELS, Phase, asked_of, pack, patch_labels
+from divevlm.tiny.training.batches import MOST, PATCH_LABELS, Phase, asked_of, pack, patch_labels
 from divevlm.tiny.words import vocabulary
 
 NUMBERS = {word: number for number, word in enumerate(vocabulary(*build_qwen.VISUAL, clips=True))}
@@ -71,9 +71,8 @@ def batch(phase: Phase, seed: int, step: int) -> dict[str, Any]:
     }
     if phase.questions:
         made.update(pack(asked, pictures, NUMBERS, times))
-        cells = made["counts"][:, 3:]
-        merged = cells // columns // 2 * (columns // 2) + cells % columns // 2
-        made["counts"][:, 3:] = torch.where(cells < 0, cells, merged)
+        cells = made["counted"].view(-1, MOST, rows // 2, 2, columns // 2, 2)
+        made["counted"] = cells.any(dim=5).any(dim=3).flatten(2)
         made["hidden"] = torch.tensor([random.random() < 0.5 for _ in pictures])
         made["frozen"] = phase.frozen
     return made
