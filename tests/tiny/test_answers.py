@@ -79,6 +79,18 @@ def test_blocks_before_the_cut_that_run_once_change_nothing(setting):
     assert all("forward" not in vars(block) for block in model.model.language_model.layers)
 
 
+def test_a_picture_with_several_questions_runs_through_the_tower_once(setting):
+    model, _, _, chunk = setting
+    rows = []
+    block = model.model.vision_tower.encoder.layers[0]
+    hook = block.mlp.register_forward_hook(lambda module, given, output: rows.append(len(given[0])))
+    for method in (method_of("visionzip", 24, {}), method_of("visionzip", 12, {})):
+        answer(model, chunk, method, once := Once(model))
+        answer(model, chunk, method, once)
+    hook.remove()
+    assert rows == [3, 3]
+
+
 def _read(text):
     name, options = parse(text)
     return name, 24, options

@@ -1,7 +1,8 @@
 """What is the same for all methods runs once: the vision tower, and the decoder blocks before the cut.
 
 The blocks remember what they made of the first input; the same input again (compared, not assumed) gives the same output and
-the same cache entries. Any other input runs as ever. Hooks, and so the engine, see every call.
+the same cache entries. Any other input runs as ever. A picture that stands in several rows behind one another (questions about
+it) runs through the tower once. Hooks, and so the engine, see every call.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -37,6 +39,19 @@ def _same(a: Any, b: Any) -> bool:
 
 def _copy(output: Any) -> Any:
     return tuple(_copy(part) for part in output) if isinstance(output, tuple) else output.clone()
+
+
+def _distinct(run: Callable[..., Any], hidden: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A tower block, without the rows that equal the one before them."""
+    tied = any(isinstance(value, Tensor) for value in (*args, *kwargs.values()))
+    if hidden.dim() != 3 or tied or len(hidden) < 2:
+        return run(hidden, *args, **kwargs)
+    new = torch.tensor([True, *(not torch.equal(a, b) for a, b in pairwise(hidden))], device=hidden.device)
+    if new.all():
+        return run(hidden, *args, **kwargs)
+    number = new.cumsum(0) - 1
+    output = run(hidden[new], *args, **kwargs)
+    return tuple(part[number] for part in output) if isinstance(output, tuple) else output[number]
 
 
 class Once:
@@ -80,7 +95,9 @@ class Once:
                 if cache is not None and known.entries is not None:
                     cache.update(*(entry.clone() for entry in known.entries), number)
                 return _copy(known.output)
-            output = run(hidden_states, *args, **kwargs)
+            output = (
+                _distinct(run, hidden_states, args, kwargs) if number is None else run(hidden_states, *args, **kwargs)
+            )
             if known is None:
                 entries = None
                 if cache is not None and number is not None:
