@@ -8,6 +8,8 @@ OLDEST := .venv-oldest
 EVAL := .venv-eval
 INSTALL := -m pip install --quiet --disable-pip-version-check
 
+ACCURACY = @mkdir -p results/accuracy && $(BIN)/divevlm bench accuracy --n 400
+
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .PHONY: demo test browser test-oldest test-eval lint format bench results clean
@@ -48,6 +50,10 @@ results: $(SETUP)
 	for recipe in table3 table4 table9 table11; do $(BIN)/divevlm reproduce $$recipe --out results/qwen2vl || exit 1; done
 	for recipe in figure4 table5 figure3; do $(BIN)/divevlm reproduce $$recipe --out results/$$recipe || exit 1; done
 	for recipe in figure5 figure6 figure7; do $(BIN)/divevlm reproduce $$recipe --out results/pictures || exit 1; done
+	$(ACCURACY) --methods dive,dive-no-update,farthest,dive-no-language,dive-no-visual,dive:centre=True --keep 64,32,16 --out results/accuracy/methods.json
+	$(ACCURACY) --methods dive,dive:layer=1,dive:layer=3,dive:layer=4,dive:norm=none,dive:norm=next --keep 64,16 --out results/accuracy/layers.json
+	$(ACCURACY) --methods dive:updates=0,dive:updates=1,dive:updates=2,dive:updates=4,dive:updates=8,dive --keep 16 --out results/accuracy/updates.json
+	$(ACCURACY) --methods dive,dive-no-update,farthest,dive-no-language --keep 64,16 --split shift --out results/accuracy/shift.json
 
 $(EVAL)/.ready: pyproject.toml constraints-eval.txt
 	$(PYTHON) -m venv $(EVAL)

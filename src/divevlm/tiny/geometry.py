@@ -1,7 +1,11 @@
-"""The geometry that a selection sees: how many directions the visual states span, and whether the prompt points at the object."""
+"""The geometry that a selection sees: how many directions the visual states span, and whether the prompt points at the object.
+
+`python -m divevlm.tiny.geometry [--model FOLDER] [--n 400]` prints it for the states before each of the first blocks.
+"""
 
 from __future__ import annotations
 
+import argparse
 import math
 from typing import Any
 
@@ -10,7 +14,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from divevlm.tiny.answers import chunks, look
-from divevlm.tiny.splits import Sample
+from divevlm.tiny.shipped import load
+from divevlm.tiny.splits import Sample, questions
 
 
 def effective_rank(x: Tensor) -> float:
@@ -85,3 +90,20 @@ def _of_scene(found: dict[str, list[float]], sample: Sample, x: Tensor) -> None:
     found["background"].append(float((cosine.sum() - cosine.trace()) / max(1, n * (n - 1))))
     apart = owner[things][:, None] != owner[things][None, :]
     found["objects"].append(float((x[things] @ x[things].T)[apart].mean()))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="llava", help="llava, or a folder with a tiny-llava of another training")
+    parser.add_argument("--n", type=int, default=400, help="questions of the validation split")
+    options = parser.parse_args(arguments)
+    samples = questions("validation", options.n)
+    model, processor = load(options.model)
+    for layer, centre in ((0, False), (1, False), (2, False), (2, True), (3, False), (4, False)):
+        found = geometry(model, processor, samples, layer, centre)
+        values = "  ".join(f"{name} {value:.2f}" for name, value in found.items())
+        print(f"before block {layer}{', centred' if centre else ''}: {values}", flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
