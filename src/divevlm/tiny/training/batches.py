@@ -156,14 +156,8 @@ def batch(numbers: dict[str, int], phase: Phase, seed: int, step: int) -> dict[s
     pictures: list[Scene] = []
     asked: list[list[Question]] = []
     for _ in range(phase.batch):
-        signs, tries = random.random() < phase.signs, 6 if random.random() < phase.fours else 1
-        for _ in range(tries):
-            number = first_seed("train") + random.randrange(SPAN)
-            picture = scene(number, signs=signs, rows=phase.rows, columns=phase.rows)
-            view = View(picture)
-            if 4 in (*view.shapes.values(), *view.colors.values()):
-                break
-        pictures.append(picture)
+        view = viewed(random, phase, rows=phase.rows, columns=phase.rows)
+        pictures.append(view.scene)
         asked.append(asked_of(view, phase, random, seen))
     made: dict[str, Any] = {
         "pixels": torch.from_numpy(np.stack([picture.pixels for picture in pictures])),
@@ -180,6 +174,16 @@ def batch(numbers: dict[str, int], phase: Phase, seed: int, step: int) -> dict[s
         made.update(pack(asked, pictures, numbers))
         made["frozen"] = phase.frozen
     return made
+
+
+def viewed(random: Random, phase: Phase, **window: Any) -> View:
+    """A picture of the training split; in some phases it more often shows four of a kind."""
+    signs, tries = random.random() < phase.signs, 6 if random.random() < phase.fours else 1
+    for _ in range(tries):
+        view = View(scene(first_seed("train") + random.randrange(SPAN), signs=signs, **window))
+        if 4 in (*view.shapes.values(), *view.colors.values()):
+            break
+    return view
 
 
 def asked_of(view: View, phase: Phase, random: Random, seen: Counter[tuple[str, str]]) -> list[Question]:

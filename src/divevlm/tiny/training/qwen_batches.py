@@ -13,12 +13,12 @@ from torch import Tensor
 from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
 from divevlm.tiny import build_qwen
-from divevlm.tiny.ask import Question, View
+from divevlm.tiny.ask import Question
 from divevlm.tiny.clips import FRAMES, STEPS, Clip, ask_clip, clip
-from divevlm.tiny.scene import PATCH, Scene, scene
+from divevlm.tiny.scene import PATCH, Scene
 from divevlm.tiny.splits import CLIP_SIZES, SPAN
 from divevlm.tiny.splits import SIZES as WHOLE
-from divevlm.tiny.training.batches import MOST, PATCH_LABELS, Phase, asked_of, pack, patch_labels
+from divevlm.tiny.training.batches import MOST, PATCH_LABELS, Phase, asked_of, pack, patch_labels, viewed
 from divevlm.tiny.words import vocabulary
 
 NUMBERS = {word: number for number, word in enumerate(vocabulary(*build_qwen.VISUAL, clips=True))}
@@ -47,9 +47,8 @@ def batch(phase: Phase, seed: int, step: int) -> dict[str, Any]:
     labels: list[dict[str, np.ndarray]] = []
     times: list[tuple[int, ...]] = []
     while len(frames) < phase.batch:
-        number, signs = random.randrange(SPAN), random.random() < phase.signs
         if video:
-            shown = clip(number, rows, columns)
+            shown = clip(random.randrange(SPAN), rows, columns)
             if shown is None:
                 continue
             frames.append(shown.pixels)
@@ -58,12 +57,13 @@ def batch(phase: Phase, seed: int, step: int) -> dict[str, Any]:
             times.append(tuple(when // 2 for when in shown.appears))
             asked.append(ask_clip(shown, random) if phase.questions else [])
             continue
-        picture = scene(number, signs=signs, rows=rows, columns=columns, whole=True)
+        view = viewed(random, phase, rows=rows, columns=columns, whole=True)
+        picture = view.scene
         frames.append(np.stack([picture.pixels] * 2))
         pictures.append(picture)
         labels.append({**patch_labels(picture), "moves": np.zeros(rows * columns, dtype=np.int64)})
         times.append((0,) * len(picture.items))
-        asked.append(asked_of(View(picture), phase, random, seen))
+        asked.append(asked_of(view, phase, random, seen))
     patches, grid = patchify(np.stack(frames))
     made: dict[str, Any] = {"patches": patches, "grid": grid, "video": video}
     made["labels"] = {
