@@ -9,7 +9,7 @@ from divevlm import prune
 from divevlm.bench.accuracy import contenders, hit_rate, majority, row
 from divevlm.engine.once import Once
 from divevlm.methods import method_of, parse
-from divevlm.tiny import build
+from divevlm.tiny import build, counting
 from divevlm.tiny.answers import Answer, answer, blind, chunks, look, prompt, vanilla
 from divevlm.tiny.geometry import auc, effective_rank, geometry
 from divevlm.tiny.splits import questions
@@ -173,3 +173,23 @@ def test_geometry_reports_all_its_figures(setting):
     assert set(found) == {"rank", "background", "objects", "auc"}
     assert 1 <= found["rank"] <= 32
     assert 0 <= found["auc"] <= 1
+
+
+def test_tokens_that_a_counting_word_looks_at_take_the_places_of_the_last_picks(setting):
+    model, processor, _, _ = setting
+    some = [sample for sample in questions("validation", 40) if sample.task == "counting"][:3]
+    (chunk,) = chunks(some, processor, scenes=3)
+    look(model, chunk)
+    looks, counted = counting.gaze(model, some)
+    assert counted.any(dim=2).sum(dim=1).tolist() == [int(sample.answer) for sample in some]
+    instead = tuple(map(tuple, looks.topk(2, dim=1).indices.tolist()))
+    numbers, kept = counting.told(model, chunk, counting.Swapped(keep=8, instead=instead))
+    _, plain = counting.told(model, chunk, counting.Swapped(keep=8, instead=((),) * 3))
+    assert all(1 <= number <= 4 for number in numbers)
+    assert plain == [one.kept for one in answer(model, chunk, method_of("dive", 8, {}))]
+    for tokens, these, others in zip(kept, instead, plain, strict=True):
+        assert len(tokens) == 8
+        assert set(these) <= set(tokens) <= {*these, *others}
+    row, more = counting.measure(model, processor, some, 8, [0, 2])
+    assert row["right"] + row["too low"] + row["too high"] == pytest.approx(100)
+    assert (row["swap"], more["swap"]) == (0, 2)

@@ -13,19 +13,24 @@ Point = tuple[float, float, str]  # latency, score, what to write beside it
 def performance_latency(
     panels: Mapping[str, Mapping[str, Sequence[Point]]], latency: str = "latency, s", score: str = "accuracy, %"
 ) -> Any:
-    """One panel a benchmark, one line a method; points are (latency, score, label), a single one is drawn as a star."""
+    """One panel a benchmark, one line a method; points are (latency, score, label).
+
+    The labels of a line's ends are written beside them; a single point is drawn as a star.
+    """
     made, axes = figure(1, len(panels), PAGE if len(panels) > 1 else COLUMN, 2.5)
     for axis, (name, methods) in zip(axes[0], panels.items(), strict=True):
         for i, (method, points) in enumerate(methods.items()):
             colour, marker, line = LINES[i % len(LINES)]
-            x, y, labels = zip(*sorted(points), strict=True)
+            x, y, _ = zip(*sorted(points), strict=True)
             single = len(points) == 1
             axis.plot(x, y, color="black" if single else colour, marker="*" if single else marker, linestyle=line,
                       markersize=9 if single else 4, linewidth=1.3, label=method)  # fmt: skip
-            for at, value, label in zip(x, y, labels, strict=True):
+            ends = sorted(points)
+            for at, value, label in dict.fromkeys((ends[0], ends[-1])):  # those between would hide one another
                 axis.annotate(
-                    label, (at, value), textcoords="offset points", xytext=(0, 5), ha="center", fontsize=FONT - 2
-                )
+                    label, (at, value), textcoords="offset points", xytext=(0, 4), ha="center", fontsize=FONT - 3,
+                    color="black" if single else colour,
+                )  # fmt: skip
         axis.set_title(name, fontsize=FONT)
         _plain(axis, latency)
     axes[0][0].set_ylabel(score, fontsize=FONT)
