@@ -25,7 +25,7 @@ PHASES = (
     Phase("ask12", 12, 12, 14, 800, (0.8, 0.5), signs=0.2, turns=((8, 40, 0, 0.3),)),
     Phase("ask24", 24, 6, 24, 1400, (0.5, 0.3), turns=WINDOWS),
     Phase("end24", 24, 6, 24, 900, (0.3, 0.004), turns=WINDOWS),
-    Phase("even24", 24, 6, 24, 800, (0.12, 0.002), fours=0.7, counting=0, every=True, turns=WINDOWS[1:]),
+    Phase("even24", 24, 6, 24, 450, (0.12, 0.002), fours=0.7, counting=0, every=True, turns=WINDOWS[1:]),
 )
 
 
