@@ -1,7 +1,7 @@
 """The pictures of the README, from the embedded model: python examples/pictures.py [FOLDER]
 
 The questions are the first three of the validation split that DIVE answers with 16 tokens and frozen scores don't (fewer,
-if there are fewer among the first 60); they show a difference, they don't measure it.
+if there are fewer among the first 240); they show a difference, they don't measure it.
 """
 
 import sys
@@ -12,7 +12,7 @@ from divevlm.methods import method_of
 from divevlm.viz import ask, evolution, gallery, masks, rendered
 
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/pictures")
-tries = int(sys.argv[2]) if len(sys.argv) > 2 else 60
+tries = int(sys.argv[2]) if len(sys.argv) > 2 else 240
 folder.mkdir(parents=True, exist_ok=True)
 model, processor = tiny.load("llava")
 
