@@ -8,7 +8,7 @@ OLDEST := .venv-oldest
 EVAL := .venv-eval
 INSTALL := -m pip install --quiet --disable-pip-version-check
 
-ACCURACY = @mkdir -p results/accuracy && $(BIN)/divevlm bench accuracy --n 400
+ACCURACY = $(BIN)/divevlm bench accuracy --n 400
 
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
@@ -50,6 +50,8 @@ results: $(SETUP)
 	for recipe in table3 table4 table9 table11; do $(BIN)/divevlm reproduce $$recipe --out results/qwen2vl || exit 1; done
 	for recipe in figure4 table5 figure3; do $(BIN)/divevlm reproduce $$recipe --out results/$$recipe || exit 1; done
 	for recipe in figure5 figure6 figure7; do $(BIN)/divevlm reproduce $$recipe --out results/pictures || exit 1; done
+	$(BIN)/divevlm eval --model qwen2vl --method dive,dive-no-update,dive:eta=0.2,dive:eta=0.5,dive:lam=5,dive-no-language,farthest,dive:layer=4 --keep 0.222 --limit 40 --tasks embedded,order --out results/qwen2vl-parts
+	mkdir -p results/accuracy && cp results/qwen2vl-parts/results.json results/accuracy/qwen2vl-parts.json
 	$(ACCURACY) --methods dive,dive-no-update,farthest,dive-no-language,dive-no-visual,dive:centre=True --keep 64,32,16 --out results/accuracy/methods.json
 	$(ACCURACY) --methods dive,dive:layer=1,dive:layer=3,dive:layer=4,dive:norm=none,dive:norm=next --keep 64,16 --out results/accuracy/layers.json
 	$(ACCURACY) --methods dive:updates=0,dive:updates=1,dive:updates=2,dive:updates=4,dive:updates=8,dive --keep 16 --out results/accuracy/updates.json
