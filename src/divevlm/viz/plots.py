@@ -21,12 +21,12 @@ def performance_latency(
     for axis, (name, methods) in zip(axes[0], panels.items(), strict=True):
         for i, (method, points) in enumerate(methods.items()):
             colour, marker, line = LINES[i % len(LINES)]
-            x, y, _ = zip(*sorted(points), strict=True)
+            points = sorted(points)
+            x, y, _ = zip(*points, strict=True)
             single = len(points) == 1
             axis.plot(x, y, color="black" if single else colour, marker="*" if single else marker, linestyle=line,
                       markersize=9 if single else 4, linewidth=1.3, label=method)  # fmt: skip
-            ends = sorted(points)
-            for at, value, label in dict.fromkeys((ends[0], ends[-1])):  # those between would hide one another
+            for at, value, label in dict.fromkeys((points[0], points[-1])):  # those between would hide one another
                 axis.annotate(
                     label, (at, value), textcoords="offset points", xytext=(0, 4), ha="center", fontsize=FONT - 3,
                     color="black" if single else colour,
