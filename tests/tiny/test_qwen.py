@@ -113,6 +113,16 @@ def test_it_trains_on_pictures_and_clips_and_goes_on_after_a_stop(tmp_path):
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
 
 
+def test_counted_tokens_are_those_that_show_the_objects():
+    made = next(m for step in range(9) if not (m := batch(Phase("t", 24, 3, 4, 1, every=True), 0, step))["video"])
+    assert len(made["counts"]) > 3
+    for (b, _, number), objects in zip(made["counts"].tolist(), made["counted"], strict=True):
+        shows = (made["labels"]["shape"][b].view(-1, 4) != 0).any(dim=1)
+        middles = (made["labels"]["centre"][b].view(-1, 4) == 1).any(dim=1)
+        assert objects.any(dim=1).tolist() == [k < number for k in range(4)]
+        assert all(shows[tokens].all() and middles[tokens].any() for tokens in objects[:number])
+
+
 def test_a_third_of_the_steps_shows_clips():
     phase = Phase("ask", 8, 1, 2, 9)
     assert 8 <= sum(batch(phase, 0, step)["video"] for step in range(40)) <= 18
