@@ -27,7 +27,7 @@ from .test_forward import MICRO, NUMBERS
 PHASES = (Phase("look", 6, 2, 0, 3), Phase("ask", 6, 2, 3, 4, (1.0, 0.1)))
 
 
-def run(folder, stop=None):
+def run(folder, stop=None, half=False):
     torch.manual_seed(0)
     model = build.llava(MICRO)
     heads = Heads(32, 24)
@@ -40,6 +40,7 @@ def run(folder, stop=None):
         folder,
         stop=stop,
         workers=0,
+        half=half,
     )
     return reached, model.state_dict()
 
@@ -52,6 +53,29 @@ def test_a_run_that_was_stopped_ends_where_an_uninterrupted_one_does(tmp_path):
     assert reached == 7
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
     assert run(tmp_path / "parts")[0] == 7  # nothing is left to do
+
+
+def test_half_rounds_the_products_and_keeps_the_weights_whole(tmp_path):
+    whole, half = (run(tmp_path / str(half), stop=1, half=half)[1] for half in (False, True))
+    assert {value.dtype for value in half.values()} == {torch.float32}
+    assert any(not torch.equal(whole[name], half[name]) for name in whole)
+    weight = torch.nn.Linear(64, 64)
+    seen = []
+
+    def loss(made):
+        product = weight(made["x"])
+        seen.append(product)
+        return product.float().square().mean(), {"right": {}}
+
+    def trained(folder, half):
+        step = torch.optim.SGD(weight.parameters(), 0.0)
+        made = {"x": torch.ones(2, 64)}
+        train({"m": weight}, [step], PHASES, lambda *_: made, loss, folder, stop=1, workers=0, half=half)
+        return seen[-1]
+
+    exact, rounded = trained(tmp_path / "a", False), trained(tmp_path / "b", True)
+    assert (exact.dtype, rounded.dtype) == (torch.float32, torch.bfloat16)
+    torch.testing.assert_close(rounded.float(), exact, atol=0.02, rtol=0.02)
 
 
 def test_the_rate_follows_its_phase():

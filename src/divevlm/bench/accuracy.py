@@ -105,6 +105,7 @@ def row(
         "likelihood_error": _spread([one.likelihood for one in found]),
         "hit_rate": 100 * sum(hits) / len(hits) if hits else None,
         "redundancy": sum(alike) / len(alike) if alike else None,
+        "right": "".join(str(int(one.right)) for one in found),  # question by question: see `bench compare`
         "tokens": _mean(one.tokens for one in found),
         "gflops": _mean(one.flops / 1e9 for one in found),
         "seconds": seconds,

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from torch import OutOfMemoryError
-
 from divevlm import __version__
+from divevlm.cli.errors import one_line
 
 COMMANDS = (
     "demo",
@@ -52,22 +49,9 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Errors are one line and exit code 2; Ctrl-C is exit code 130."""
-    try:
+
+    def run() -> None:
         options = parser().parse_args(arguments)
         options.run(options)
-    except (ValueError, OSError) as error:
-        if isinstance(error, BrokenPipeError):  # the reader has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 0
-        print(f"divevlm: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    except (OutOfMemoryError, ModuleNotFoundError) as error:
-        name = getattr(error, "name", None)
-        missing = "pillow" if name == "PIL" else name
-        hint = f"this needs {missing}; `divevlm doctor` tells which extra brings it" if missing else str(error)
-        print(f"divevlm: {' '.join(hint.split())}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("divevlm: interrupted", file=sys.stderr)
-        return 130
-    return 0
+
+    return one_line(run)

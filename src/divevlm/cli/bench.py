@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from divevlm.cli.errors import at_least, counts
 from divevlm.cli.output import check_picture, check_target, progress, table, write
 
 
@@ -58,7 +59,15 @@ def add(commands: Any) -> None:
     accuracy.add_argument("--model", default="llava", help="llava, or a folder with a tiny-llava of another training")
     accuracy.add_argument("--plot", type=Path, metavar="FILE", help="also draw accuracy over the budget (.png or .svg)")
     accuracy.set_defaults(run=run_accuracy)
-    for kind in (selection, engine, accuracy):
+    compare = kinds.add_parser(
+        "compare",
+        help="what `bench accuracy` wrote, of one training or several: every method against one of them, paired",
+        epilog="example: divevlm bench compare seed0.json seed1.json seed2.json --against dive",
+    )
+    compare.add_argument("files", nargs="+", type=Path, metavar="FILE", help="written by bench accuracy --out")
+    compare.add_argument("--against", default="dive", metavar="METHOD", help="default: dive")
+    compare.set_defaults(run=run_compare)
+    for kind in (selection, engine, accuracy, compare):
         kind.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
         kind.add_argument("--out", type=Path, metavar="FILE", help="also write the JSON to a file")
 
@@ -108,17 +117,21 @@ def run_accuracy(options: argparse.Namespace) -> None:
     check_target("--out", options.out)
     check_picture("--plot", options.plot)
     _at_least_one(options, "n")
-    keeps = options.keep.split(",")
-    if not all(keep.strip().isdecimal() and 1 <= int(keep) <= 576 for keep in keeps):
-        raise ValueError(f"--keep must be counts from 1 to 576, got {options.keep!r}")
+    keeps = counts("--keep", options.keep, 1, 576)
     with progress("bench accuracy") as tick:
-        methods, budgets = options.methods.split(","), [int(keep) for keep in keeps]
-        result = measure(methods, budgets, options.n, options.split, options.model, tick)
+        result = measure(options.methods.split(","), keeps, options.n, options.split, options.model, tick)
     if options.plot:
         from divevlm.viz.canvas import rendered
 
         write(options.plot, rendered(plot(result), options.plot.suffix))
     _show(options, result, tables)
+
+
+def run_compare(options: argparse.Namespace) -> None:
+    from divevlm.bench.compare import as_table, compare, read
+
+    check_target("--out", options.out)
+    _show(options, compare(read(options.files), options.against), as_table)
 
 
 def _show(options: argparse.Namespace, result: dict[str, Any], as_table: Callable[[dict[str, Any]], str]) -> None:
@@ -129,8 +142,7 @@ def _show(options: argparse.Namespace, result: dict[str, Any], as_table: Callabl
 
 def _at_least_one(options: argparse.Namespace, *names: str) -> None:
     for name in names:
-        if getattr(options, name) < 1:
-            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(options, name)}")
+        at_least(f"--{name.replace('_', '-')}", getattr(options, name), 1)
 
 
 def _engine_shape(text: str) -> Any:

@@ -87,4 +87,6 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    from divevlm.cli.errors import one_line
+
+    raise SystemExit(one_line(main))

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from divevlm.cli.errors import at_least, counts, one_line
 from divevlm.core.selection import Selection
 from divevlm.engine import prune
 from divevlm.methods.base import Signals
@@ -110,11 +111,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--keep", default="64,16")
     parser.add_argument("--swap", default="0,4,8", help="how many of the most looked-at tokens are put in")
     options = parser.parse_args(arguments)
+    at_least("--n", options.n, 1)
+    keeps, swaps = counts("--keep", options.keep, 1, 576), counts("--swap", options.swap, 0, 576)
     model, processor = load("llava")
     samples = [sample for sample in questions("validation", options.n) if sample.task == "counting"]
     print(f"{len(samples)} questions")  # noqa: T201
-    for keep in options.keep.split(","):
-        for row in measure(model, processor, samples, int(keep), [int(swap) for swap in options.swap.split(",")]):
+    for keep in keeps:
+        for row in measure(model, processor, samples, keep, swaps):
             shown = ", ".join(f"{name} {row[name]:.1f} %" for name in ("right", "too low", "too high"))
             left = "; ".join(
                 f"{name}: mean {row[name][0]:.2f}, worst {row[name][1]:.2f}"
@@ -125,4 +128,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(one_line(main))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from divevlm.cli.errors import at_least, one_line
 from divevlm.tiny.answers import chunks, look
 from divevlm.tiny.shipped import load
 from divevlm.tiny.splits import Sample, questions
@@ -97,8 +98,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--model", default="llava", help="llava, or a folder with a tiny-llava of another training")
     parser.add_argument("--n", type=int, default=400, help="questions of the validation split")
     options = parser.parse_args(arguments)
-    samples = questions("validation", options.n)
+    at_least("--n", options.n, 1)
     model, processor = load(options.model)
+    samples = questions("validation", options.n)
     for layer, centre in ((0, False), (1, False), (2, False), (2, True), (3, False), (4, False)):
         found = geometry(model, processor, samples, layer, centre)
         values = "  ".join(f"{name} {value:.2f}" for name, value in found.items())
@@ -106,4 +108,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(one_line(main))

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from divevlm.cli.errors import one_line
 from divevlm.tiny.clips import CLIP_TASKS
 from divevlm.tiny.training.batches import ALL_TASKS
 
@@ -63,4 +64,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(one_line(main))

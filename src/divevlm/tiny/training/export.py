@@ -13,8 +13,10 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForImageTextToText
 
+from divevlm.cli.errors import one_line
 from divevlm.tiny import build, build_qwen
 from divevlm.tiny.shipped import MODELS, save
+from divevlm.tiny.training.loop import CHECKPOINT, loaded
 
 BUILD = {"llava": (build.llava, build.processor), "qwen2vl": (build_qwen.qwen2vl, build_qwen.processor)}
 
@@ -26,7 +28,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--to", type=Path, help="default: the package's own directory of that model")
     options = parser.parse_args(arguments)
     to = options.to or MODELS / options.model
-    state = torch.load(options.folder / "checkpoint.pt", map_location="cpu", weights_only=True)
+    state = loaded(options.folder)
     fresh, processor = BUILD[options.model]
     model = fresh().eval()
     model.load_state_dict(state["modules"]["model"])
@@ -39,8 +41,10 @@ def main(arguments: list[str] | None = None) -> None:
 
 def unpack(shipped: Path, folder: Path) -> None:
     """A checkpoint in `folder` from an exported model, if there is none."""
-    if (folder / "checkpoint.pt").exists():
+    if (folder / CHECKPOINT).exists():
         return
+    if not (shipped / "training.pt").exists():
+        raise ValueError(f"--go-on must be a model that was exported after training, got {str(shipped)!r}")
     left = torch.load(shipped / "training.pt", map_location="cpu", weights_only=True)
     weights = AutoModelForImageTextToText.from_pretrained(shipped, dtype=torch.float32).state_dict()
     heads = {name: value.float() for name, value in left["heads"].items()}
@@ -52,8 +56,8 @@ def unpack(shipped: Path, folder: Path) -> None:
         "modules": {"model": weights, "heads": heads},
         "optimizers": [],
     }
-    torch.save(state, folder / "checkpoint.pt")
+    torch.save(state, folder / CHECKPOINT)
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(one_line(main))

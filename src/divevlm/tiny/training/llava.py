@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from divevlm.cli.errors import at_least, one_line
 from divevlm.tiny import build
 from divevlm.tiny.training.batches import Phase, batch
 from divevlm.tiny.training.export import unpack
@@ -53,6 +54,8 @@ def main(arguments: list[str] | None = None) -> None:
         "--go-on", type=Path, metavar="MODEL", help="begin with an exported model, where the folder is empty"
     )
     options = parser.parse_args(arguments)
+    at_least("--threads", options.threads, 1)
+    phases = scheduled(PHASES, options.steps, options.scale)
     if options.go_on is not None:
         unpack(options.go_on, options.folder)
     torch.set_num_threads(options.threads)
@@ -64,7 +67,7 @@ def main(arguments: list[str] | None = None) -> None:
     train(
         {"model": model, "heads": heads},
         optimizers(model, heads, options.matrix_rate, options.rate),
-        scheduled(PHASES, options.steps, options.scale),
+        phases,
         partial(_make, numbers, options.seed),
         partial(losses, model, heads, numbers),
         options.folder,
@@ -77,4 +80,4 @@ def _make(numbers: dict[str, int], seed: int, phase: Phase, step: int) -> dict[s
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(one_line(main))

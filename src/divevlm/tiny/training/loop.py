@@ -15,8 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
+from divevlm.cli.errors import at_least
 from divevlm.tiny.training.batches import Phase
 
+CHECKPOINT = "checkpoint.pt"
 Made = dict[str, Any]
 Maker = Callable[[Phase, int], Made]  # (phase, step) -> batch
 Loss = Callable[[Made], tuple[Tensor, dict[str, Any]]]
@@ -48,11 +50,15 @@ def at(phases: Sequence[Phase], step: int) -> tuple[Phase, float]:
 
 def scheduled(phases: Sequence[Phase], changes: Sequence[str], scale: float) -> list[Phase]:
     """Phases with other numbers of steps: "ask24=500", all of them times `scale`."""
-    steps = dict(change.split("=") for change in changes)
+    at_least("--scale", scale, 0)
     names = [phase.name for phase in phases]
-    if unknown := sorted(set(steps) - set(names)):
-        raise ValueError(f"--steps must name a phase of {names}, got {unknown}")
-    return [replace(phase, steps=round(scale * int(steps.get(phase.name, phase.steps)))) for phase in phases]
+    steps = {}
+    for change in changes:
+        name, _, number = change.partition("=")
+        if name not in names or not number.isdecimal():
+            raise ValueError(f"--steps must be PHASE=N, PHASE one of {', '.join(names)}, got {change!r}")
+        steps[name] = int(number)
+    return [replace(phase, steps=round(scale * steps.get(phase.name, phase.steps))) for phase in phases]
 
 
 def train(
@@ -124,16 +130,23 @@ def save(
         "optimizers": [optimizer.state_dict() for optimizer in optimizers],
     }
     torch.save(state, folder / "checkpoint.new")
-    (folder / "checkpoint.new").replace(folder / "checkpoint.pt")
+    (folder / "checkpoint.new").replace(folder / CHECKPOINT)
+
+
+def loaded(folder: Path) -> dict[str, Any]:
+    """The checkpoint in a folder."""
+    if not (folder / CHECKPOINT).exists():
+        raise ValueError(f"--folder must hold a {CHECKPOINT}, got {str(folder)!r}")
+    state: dict[str, Any] = torch.load(folder / CHECKPOINT, map_location="cpu", weights_only=True)
+    return state
 
 
 def restore(
     folder: Path, modules: dict[str, nn.Module], optimizers: Sequence[torch.optim.Optimizer]
 ) -> tuple[int, float]:
-    path = folder / "checkpoint.pt"
-    if not path.exists():
+    if not (folder / CHECKPOINT).exists():
         return 0, 0.0
-    state = torch.load(path, map_location="cpu", weights_only=True)
+    state = loaded(folder)
     for name, module in modules.items():
         module.load_state_dict(state["modules"][name])
     if state["optimizers"]:  # none in a checkpoint that was made of an exported model

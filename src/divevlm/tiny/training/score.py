@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from divevlm.cli.errors import at_least, one_line
 from divevlm.tiny import build
 from divevlm.tiny.splits import Sample, questions
 from divevlm.tiny.training.batches import IGNORE, pack
 from divevlm.tiny.training.forward import by_task, decode, encode
+from divevlm.tiny.training.loop import loaded
 from divevlm.tiny.words import TASKS, vocabulary
 
 NUMBERS = {word: number for number, word in enumerate(vocabulary(build.IMAGE))}
@@ -65,10 +67,11 @@ def summary(counts: dict[str, tuple[int, int]]) -> dict[str, Any]:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--split", default="validation")
+    parser.add_argument("--split", choices=("validation", "test", "shift"), default="validation")
     parser.add_argument("--n", type=int, default=400)
     options = parser.parse_args(arguments)
-    state = torch.load(options.folder / "checkpoint.pt", map_location="cpu", weights_only=True)
+    at_least("--n", options.n, 1)
+    state = loaded(options.folder)
     model = build.llava().eval()
     model.load_state_dict(state["modules"]["model"])
     rows = summary(score(model, questions(options.split, options.n)))
@@ -79,4 +82,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(one_line(main))

@@ -1,0 +1,93 @@
+"""divevlm bench compare: paired differences that can be done by hand."""
+
+import json
+import math
+
+import pytest
+
+from divevlm.cli import main
+
+
+def written(path, n=4, split="validation", model="llava", **marks):
+    rows = [{"method": name, "keep": 0 if name == "vanilla" else 16, "right": right} for name, right in marks.items()]
+    path.write_text(json.dumps({"model": model, "split": split, "n": n, "rows": rows}))
+    return str(path)
+
+
+def told(capsys, *arguments):
+    code = main(["bench", "compare", *arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.fixture
+def two(tmp_path):
+    return [
+        written(tmp_path / "a.json", vanilla="1111", dive="1100", grid="0100"),
+        written(tmp_path / "b.json", model="runs/two", vanilla="1111", dive="1110", grid="0010"),
+    ]
+
+
+def test_differences_are_paired(capsys, two):
+    code, out, _ = told(capsys, *two, "--json")
+    rows = {row["method"]: row for row in json.loads(out)["rows"]}
+    assert code == 0
+    assert rows["grid"]["accuracy"] == [25, 25]
+    assert rows["grid"]["difference"] == [-25, -50]  # (-1, 0, 0, 0) and (-1, -1, 0, 0)
+    assert rows["grid"]["error"] == pytest.approx([100 * math.sqrt(3) / 8, 25])
+    assert (rows["grid"]["mean"], rows["grid"]["mean_error"]) == (-37.5, pytest.approx(12.5))
+    assert rows["dive"]["difference"] == [0, 0]
+    assert "difference" not in rows["vanilla"]
+
+
+def test_the_table_has_a_column_for_each_training(capsys, two):
+    _, out, _ = told(capsys, *two)
+    head, _, full, dive, grid = out.splitlines()[:5]
+    assert head.split("  ")[0] == "method"
+    assert "two - dive" in head
+    assert full.split() == ["vanilla", "-", "100.0", "100.0"]
+    assert dive.split() == ["dive", "16", "50.0", "75.0"]
+    assert grid.split() == ["grid", "16", "25.0", "25.0", "-25.0±21.7", "-50.0±25.0", "-37.5±12.5"]
+
+
+def test_a_single_file_has_no_spread(capsys, two):
+    _, out, _ = told(capsys, two[0], "--json", "--against", "grid")
+    (dive,) = [row for row in json.loads(out)["rows"] if row["method"] == "dive"]
+    assert (dive["mean"], dive["mean_error"]) == (25, None)
+
+
+def test_only_what_all_files_have_is_compared(capsys, tmp_path, two):
+    more = written(tmp_path / "c.json", vanilla="1111", dive="1100", random="0000")
+    _, out, _ = told(capsys, two[0], more, "--json")
+    assert [row["method"] for row in json.loads(out)["rows"]] == ["vanilla", "dive"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "No such file"),
+        ("no JSON", "FILE must be written by `divevlm bench accuracy --out`, got"),
+        ("[]", "FILE must be written by"),
+        ('{"n": 4, "split": "test", "rows": [{"method": "dive", "keep": 16}]}', "FILE must be written by"),
+        ('{"n": 4, "split": "test", "rows": [{"method": "dive", "keep": 16, "right": "11"}]}', "FILE must be written"),
+    ],
+)
+def test_files_of_something_else(capsys, tmp_path, content, message):
+    file = tmp_path / "a.json"
+    if content is not None:
+        file.write_text(content)
+    code, out, err = told(capsys, str(file))
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert message in err
+
+
+def test_other_questions(capsys, tmp_path, two):
+    code, _, err = told(capsys, two[0], written(tmp_path / "c.json", split="shift", dive="1111"))
+    assert code == 2
+    assert "must hold the same questions as the others, got 4 of shift" in err
+
+
+def test_a_method_that_is_not_there(capsys, two):
+    code, _, err = told(capsys, *two, "--against", "fastv")
+    assert code == 2
+    assert err == "divevlm: --against must be a method in all files (dive, grid), got 'fastv'\n"
