@@ -12,7 +12,7 @@ ACCURACY = $(BIN)/divevlm bench accuracy --n 400
 
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: demo test browser test-oldest test-eval lint format bench results clean
+.PHONY: demo test browser test-oldest test-eval lint format bench results seeds clean
 
 demo: $(SETUP)
 	$(BIN)/divevlm demo
@@ -57,6 +57,25 @@ results: $(SETUP)
 	$(ACCURACY) --methods dive:updates=0,dive:updates=1,dive:updates=2,dive:updates=4,dive:updates=8,dive --keep 16 --out results/accuracy/updates.json
 	$(ACCURACY) --methods dive,dive:positions=compact,grid:positions=compact --keep 64 --out results/accuracy/positions.json
 	$(ACCURACY) --methods dive,dive-no-update,farthest,dive-no-language --keep 64,16 --split shift --out results/accuracy/shift.json
+
+# two further trainings of tiny-llava, with fewer steps than the one in the package: hours; goes on where it was stopped
+SEEDS = 1 2
+SHORTER = --half --steps look=600 --steps ask8=200 --steps ask12=150 --steps both12=300 --steps mixed24=0 --steps both24=0 \
+	--steps learn24=1500 --steps end24=0 --steps count24=0 --steps even24=700
+HEADLINE = $(BIN)/divevlm bench accuracy --methods dive,dive-no-update,farthest,dive-no-language
+
+seeds: $(SETUP)
+	$(HEADLINE) --keep 64,32,16 --out results/accuracy/seed0.json
+	$(HEADLINE) --keep 64,16 --n 400 --split shift --out results/accuracy/seed0-shift.json
+	for seed in $(SEEDS); do \
+		$(BIN)/python -m divevlm.tiny.training.llava --seed $$seed --folder runs/llava-$$seed $(SHORTER) \
+		&& $(BIN)/python -m divevlm.tiny.training.export --folder runs/llava-$$seed --to runs/seed$$seed \
+		&& $(HEADLINE) --model runs/seed$$seed --keep 64,32,16 --out results/accuracy/seed$$seed.json \
+		&& $(HEADLINE) --model runs/seed$$seed --keep 64,16 --n 400 --split shift --out results/accuracy/seed$$seed-shift.json \
+		|| exit 1; \
+	done
+	$(BIN)/divevlm bench compare results/accuracy/seed[0-9].json --out results/accuracy/seeds.json
+	$(BIN)/divevlm bench compare results/accuracy/seed[0-9]-shift.json --out results/accuracy/seeds-shift.json
 
 $(EVAL)/.ready: pyproject.toml constraints-eval.txt
 	$(PYTHON) -m venv $(EVAL)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from divevlm.cli.errors import at_least, one_line
 from divevlm.tiny import build, build_qwen
 from divevlm.tiny.training.batches import Phase
 from divevlm.tiny.training.export import unpack
@@ -25,7 +26,8 @@ PHASES = (
     Phase("ask12", 12, 12, 14, 800, (0.8, 0.5), signs=0.2, turns=((8, 40, 0, 0.3),)),
     Phase("ask24", 24, 6, 24, 1400, (0.5, 0.3), turns=WINDOWS),
     Phase("end24", 24, 6, 24, 900, (0.3, 0.004), turns=WINDOWS),
-    Phase("even24", 24, 6, 24, 450, (0.12, 0.002), fours=0.7, counting=0, every=True, turns=WINDOWS[1:]),
+    Phase("even24", 24, 6, 24, 1150, (0.12, 0.002), fours=0.7, counting=0, every=True, turns=WINDOWS[1:]),
+    Phase("whole24", 24, 6, 24, 520, (0.09, 0.002), fours=0.5, counting=0, every=True),
 )
 
 
@@ -66,6 +68,8 @@ def main(arguments: list[str] | None = None) -> None:
         "--go-on", type=Path, metavar="MODEL", help="begin with an exported model, where the folder is empty"
     )
     options = parser.parse_args(arguments)
+    at_least("--threads", options.threads, 1)
+    phases = scheduled(PHASES, options.steps, options.scale)
     if options.go_on is not None:
         unpack(options.go_on, options.folder)
     torch.set_num_threads(options.threads)
@@ -78,7 +82,7 @@ def main(arguments: list[str] | None = None) -> None:
     train(
         {"model": model, "heads": heads},
         optimizers(model, heads, 0.02, 3e-3),
-        scheduled(PHASES, options.steps, options.scale),
+        phases,
         partial(_make, options.seed),
         partial(losses, model, heads),
         options.folder,
@@ -92,4 +96,4 @@ def _make(seed: int, phase: Phase, step: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(one_line(main))
