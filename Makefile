@@ -61,7 +61,7 @@ results: $(SETUP)
 # two further trainings of tiny-llava, with fewer steps than the one in the package: hours; goes on where it was stopped
 SEEDS = 1 2
 SHORTER = --half --steps look=600 --steps ask8=200 --steps ask12=150 --steps both12=300 --steps mixed24=0 --steps both24=0 \
-	--steps learn24=1500 --steps end24=0 --steps count24=0 --steps even24=700
+	--steps learn24=1500 --steps end24=0 --steps count24=0 --steps even24=500
 HEADLINE = $(BIN)/divevlm bench accuracy --methods dive,dive-no-update,farthest,dive-no-language
 
 seeds: $(SETUP)
