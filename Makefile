@@ -74,7 +74,7 @@ seeds: $(SETUP)
 		&& $(HEADLINE) --model runs/seed$$seed --keep 64,16 --n 400 --split shift --out results/accuracy/seed$$seed-shift.json \
 		|| exit 1; \
 	done
-	$(BIN)/divevlm bench compare results/accuracy/seed[0-9].json --out results/accuracy/seeds.json
+	$(BIN)/divevlm bench compare results/accuracy/seed[0-9].json --out results/accuracy/seeds.json --plot results/accuracy/seeds.png
 	$(BIN)/divevlm bench compare results/accuracy/seed[0-9]-shift.json --out results/accuracy/seeds-shift.json
 
 $(EVAL)/.ready: pyproject.toml constraints-eval.txt

@@ -2,9 +2,11 @@
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 
+from divevlm.bench.compare import compare, plot, read
 from divevlm.cli import main
 
 
@@ -48,6 +50,25 @@ def test_the_table_has_a_column_for_each_training(capsys, two):
     assert full.split() == ["vanilla", "-", "100.0", "100.0"]
     assert dive.split() == ["dive", "16", "50.0", "75.0"]
     assert grid.split() == ["grid", "16", "25.0", "25.0", "-25.0±21.7", "-50.0±25.0", "-37.5±12.5"]
+
+
+def test_a_picture_has_a_panel_for_each_training(capsys, two, tmp_path):
+    code, _, _ = told(capsys, *two, "--plot", str(tmp_path / "seeds.svg"))
+    drawn = (tmp_path / "seeds.svg").read_text()
+    assert code == 0
+    assert drawn.rstrip().endswith("</svg>")
+    assert told(capsys, *two, "--plot", "a.bmp")[2].startswith(
+        "divevlm: --plot must be a file that ends in .png or .svg"
+    )
+
+
+def test_the_panels_show_each_training_and_method(two):
+    figure = plot(compare(read([Path(file) for file in two])))
+    assert [axes.get_title() for axes in figure.axes] == ["llava", "two"]
+    lines = {line.get_label(): line.get_ydata() for line in figure.axes[1].lines}
+    assert list(lines["grid"]) == [25]
+    assert list(lines["dive"]) == [75]
+    assert list(lines["all tokens"]) == [100, 100]
 
 
 def test_a_single_file_has_no_spread(capsys, two):

@@ -77,6 +77,32 @@ def as_table(result: dict[str, Any]) -> str:
     return f"{table(head, lines)}\n\n{note}"
 
 
+def plot(result: dict[str, Any]) -> Any:
+    """Accuracy over the budget, a panel for each training; vanilla as a level."""
+    from matplotlib.figure import Figure
+
+    names = [Path(model).name for model in result["models"]]
+    figure = Figure(figsize=(1.5 + 3 * len(names), 4), layout="constrained")
+    panels = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
+    for number, (axes, name) in enumerate(zip(panels, names, strict=True)):
+        for method in dict.fromkeys(row["method"] for row in result["rows"] if row["keep"]):
+            rows = sorted((row for row in result["rows"] if row["method"] == method), key=lambda row: row["keep"])
+            keeps, right = [row["keep"] for row in rows], [row["accuracy"][number] for row in rows]
+            axes.plot(keeps, right, marker="o", markersize=4, linewidth=1.2, label=method)
+        for row in result["rows"]:
+            if row["method"] == "vanilla":
+                axes.axhline(row["accuracy"][number], color="gray", linestyle="--", linewidth=1, label="all tokens")
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(sorted({row["keep"] for row in result["rows"] if row["keep"]}))
+        axes.xaxis.set_major_formatter("{x:.0f}")
+        axes.set_title(name, fontsize=10)
+        axes.set_xlabel("visual tokens kept")
+        axes.grid(alpha=0.3)
+    panels[0].set_ylabel(f"answers right, % of {result['n']} ({result['split']})")
+    figure.legend(*panels[0].get_legend_handles_labels(), fontsize=8, loc="outside right center")
+    return figure
+
+
 def _bits(marks: str) -> list[int]:
     return [int(mark) for mark in marks]
 

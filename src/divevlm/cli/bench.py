@@ -66,6 +66,9 @@ def add(commands: Any) -> None:
     )
     compare.add_argument("files", nargs="+", type=Path, metavar="FILE", help="written by bench accuracy --out")
     compare.add_argument("--against", default="dive", metavar="METHOD", help="default: dive")
+    compare.add_argument(
+        "--plot", type=Path, metavar="FILE", help="also draw accuracies over the budget (.png or .svg)"
+    )
     compare.set_defaults(run=run_compare)
     for kind in (selection, engine, accuracy, compare):
         kind.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
@@ -120,18 +123,25 @@ def run_accuracy(options: argparse.Namespace) -> None:
     keeps = counts("--keep", options.keep, 1, 576)
     with progress("bench accuracy") as tick:
         result = measure(options.methods.split(","), keeps, options.n, options.split, options.model, tick)
-    if options.plot:
-        from divevlm.viz.canvas import rendered
-
-        write(options.plot, rendered(plot(result), options.plot.suffix))
+    _draw(options, plot, result)
     _show(options, result, tables)
 
 
 def run_compare(options: argparse.Namespace) -> None:
-    from divevlm.bench.compare import as_table, compare, read
+    from divevlm.bench.compare import as_table, compare, plot, read
 
     check_target("--out", options.out)
-    _show(options, compare(read(options.files), options.against), as_table)
+    check_picture("--plot", options.plot)
+    result = compare(read(options.files), options.against)
+    _draw(options, plot, result)
+    _show(options, result, as_table)
+
+
+def _draw(options: argparse.Namespace, plot: Callable[[dict[str, Any]], Any], result: dict[str, Any]) -> None:
+    if options.plot:
+        from divevlm.viz.canvas import rendered
+
+        write(options.plot, rendered(plot(result), options.plot.suffix))
 
 
 def _show(options: argparse.Namespace, result: dict[str, Any], as_table: Callable[[dict[str, Any]], str]) -> None:
