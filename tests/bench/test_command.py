@@ -45,6 +45,19 @@ def test_files_are_written_whole(capsys, tmp_path):
     assert {file.name for file in tmp_path.iterdir()} == {"a.json", "a.svg"}
 
 
+@needs_model
+def test_what_was_right_is_kept_by_question_and_can_be_compared(capsys, tmp_path):
+    file = tmp_path / "a.json"
+    run(capsys, "bench", "accuracy", "--keep", "16", "--n", "8", "--methods", "grid", "--out", str(file))
+    rows = json.loads(file.read_text())["rows"]
+    assert [100 * row["right"].count("1") / 8 for row in rows] == [row["accuracy"] for row in rows]
+    code, out, _ = run(capsys, "bench", "compare", str(file), "--against", "random", "--json")
+    (grid,) = [row for row in strict(out)["rows"] if row["method"] == "grid"]
+    marks = {row["method"]: row for row in rows}
+    assert code == 0
+    assert grid["mean"] == pytest.approx(marks["grid"]["accuracy"] - marks["random"]["accuracy"])
+
+
 KINDS = {
     "selection": "divevlm.bench.selection.measure",
     "selection --methods all": "divevlm.bench.methods.measure",
