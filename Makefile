@@ -56,7 +56,6 @@ results: $(SETUP)
 	$(ACCURACY) --methods dive,dive:layer=1,dive:layer=3,dive:layer=4,dive:norm=none,dive:norm=next --keep 64,16 --out results/accuracy/layers.json
 	$(ACCURACY) --methods dive:updates=0,dive:updates=1,dive:updates=2,dive:updates=4,dive:updates=8,dive --keep 16 --out results/accuracy/updates.json
 	$(ACCURACY) --methods dive,dive:positions=compact,grid:positions=compact --keep 64 --out results/accuracy/positions.json
-	$(ACCURACY) --methods dive,dive-no-update,farthest,dive-no-language --keep 64,16 --split shift --out results/accuracy/shift.json
 
 # two further trainings of tiny-llava, with fewer steps than the one in the package: hours; goes on where it was stopped
 SEEDS = 1 2

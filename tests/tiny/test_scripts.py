@@ -22,7 +22,8 @@ NAMES = "look, ask8, ask12, both12, mixed24, both24, learn24, end24, count24, ev
         ("training.export", "--folder no --to to", "--folder must hold a checkpoint.pt, got 'no'"),
         ("training.llava", "--folder no --threads 0", "--threads must be at least 1, got 0"),
         ("training.llava", "--folder no --scale -1", "--scale must be at least 0, got -1.0"),
-        ("training.llava", "--folder no --scale nan", "--scale must be at least 0, got nan"),
+        ("training.llava", "--folder no --scale nan", "--scale must be a number of at least 0, got nan"),
+        ("training.llava", "--folder no --scale inf", "--scale must be a number of at least 0, got inf"),
         ("training.llava", "--folder no --steps x=3", f"--steps must be PHASE=N, PHASE one of {NAMES}, got 'x=3'"),
         ("training.llava", "--folder no --steps look", f"--steps must be PHASE=N, PHASE one of {NAMES}, got 'look'"),
         (

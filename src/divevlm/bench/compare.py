@@ -13,15 +13,18 @@ from divevlm.cli.output import table
 
 def read(paths: Sequence[Path]) -> list[dict[str, Any]]:
     """Files of `bench accuracy`; all must answer the same questions."""
-    results = []
+    results: list[dict[str, Any]] = []
     for path in paths:
+        if [path.resolve() for path in paths].count(path.resolve()) > 1:
+            raise ValueError(f"FILE must be given once, got {str(path)!r} twice")
         try:
             result = json.loads(path.read_text())
-            good = all(len(row["right"]) == result["n"] for row in result["rows"]) and isinstance(result["split"], str)
+            good = _good(result)
         except (ValueError, KeyError, TypeError):  # no JSON, or another one
             good = False
         if not good:
-            raise ValueError(f"FILE must be written by `divevlm bench accuracy --out`, got {str(path)!r}")
+            allowed = "what `divevlm bench accuracy --out` writes, with what was right in each row (older ones lack it)"
+            raise ValueError(f"FILE must be {allowed}, got {str(path)!r}")
         results.append(result)
         asked, first = ((one["split"], one["n"]) for one in (result, results[0]))
         if asked != first:
@@ -30,23 +33,33 @@ def read(paths: Sequence[Path]) -> list[dict[str, Any]]:
     return results
 
 
+def _good(result: dict[str, Any]) -> bool:
+    rows, n = result["rows"], result["n"]
+    told = all(len(row["right"]) == n > 0 and set(row["right"]) <= {"0", "1"} for row in rows)
+    named = all(isinstance(row["method"], str) and isinstance(row["keep"], int) for row in rows)
+    return bool(rows) and told and named and isinstance(result["split"], str) and isinstance(result["model"], str)
+
+
 def compare(results: Sequence[dict[str, Any]], against: str = "dive") -> dict[str, Any]:
     """For each method and budget that all files have: accuracy in each file, and the paired difference to `against`.
 
-    The error in a file is that of its questions; that of the mean is the spread between files alone (None for a single one).
+    The error in a file is that of its questions. That of the mean is the larger of two: of the questions, averaged over the
+    files first, and of the spread between the files. Against a method without a budget (vanilla) every row is compared.
     """
     found = [{(row["method"], row["keep"]): row["right"] for row in result["rows"]} for result in results]
     keys = [key for key in found[0] if all(key in one for one in found)]
-    keeps = {keep for method, keep in keys if method == against}
-    if not keeps:
-        known = ", ".join(dict.fromkeys(method for method, keep in keys if keep))
+    other = {keep: keep for method, keep in keys if method == against}
+    if 0 in other:
+        other = {keep: 0 for _, keep in keys}
+    if not other:
+        known = ", ".join(dict.fromkeys(method for method, _ in keys))
         raise ValueError(f"--against must be a method in all files ({known}), got {against!r}")
     rows = []
     for method, keep in keys:
         marks = [one[method, keep] for one in found]
         row: dict[str, Any] = {"method": method, "keep": keep, "accuracy": [100 * _mean(_bits(one)) for one in marks]}
-        if keep in keeps:
-            others = [one[against, keep] for one in found]
+        if keep in other:
+            others = [one[against, other[keep]] for one in found]
             pairs = [
                 [a - b for a, b in zip(_bits(one), _bits(other), strict=True)]
                 for one, other in zip(marks, others, strict=True)
@@ -54,7 +67,9 @@ def compare(results: Sequence[dict[str, Any]], against: str = "dive") -> dict[st
             row["difference"] = [100 * _mean(pair) for pair in pairs]
             row["error"] = [100 * _error(pair, len(pair)) for pair in pairs]
             row["mean"] = _mean(row["difference"])
-            row["mean_error"] = _error(row["difference"], len(pairs) - 1) if len(pairs) > 1 else None
+            each = [100 * _mean(values) for values in zip(*pairs, strict=True)]
+            between = _error(row["difference"], len(pairs) - 1) if len(pairs) > 1 else 0.0
+            row["mean_error"] = max(_error(each, len(each)), between)
         rows.append(row)
     models = [result["model"] for result in results]
     return {"models": models, "split": results[0]["split"], "n": results[0]["n"], "against": against, "rows": rows}
@@ -62,17 +77,17 @@ def compare(results: Sequence[dict[str, Any]], against: str = "dive") -> dict[st
 
 def as_table(result: dict[str, Any]) -> str:
     names = [Path(model).name for model in result["models"]]
-    head = ["method", "keep", *names, *(f"{name} - {result['against']}" for name in names), "mean"]
+    head = ["method", "keep", *names, *(f"{name}, minus {result['against']}" for name in names), "mean"]
     lines = []
     for row in result["rows"]:
         cells = [row["method"], str(row["keep"] or "-"), *(f"{value:.1f}" for value in row["accuracy"])]
         if "difference" in row and row["method"] != result["against"]:
             cells += [f"{d:+.1f}±{e:.1f}" for d, e in zip(row["difference"], row["error"], strict=True)]
-            cells.append(f"{row['mean']:+.1f}" + ("" if row["mean_error"] is None else f"±{row['mean_error']:.1f}"))
+            cells.append(f"{row['mean']:+.1f}±{row['mean_error']:.1f}")
         lines.append(cells + [""] * (len(head) - len(cells)))
     note = (
-        f"{result['n']} questions of the {result['split']} split, percent right; differences are paired, +- standard error "
-        "over the questions; the mean's is over the trainings alone"
+        f"{result['n']} questions of the {result['split']} split, percent right; differences are paired, ± standard error "
+        "over the questions; the mean's is that or the one over the trainings, whichever is larger"
     )
     return f"{table(head, lines)}\n\n{note}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -34,8 +35,9 @@ def _tell(message: str) -> int:
 
 
 def at_least(option: str, value: float, least: float) -> None:
-    if not value >= least:
-        raise ValueError(f"{option} must be at least {least}, got {value}")
+    if not least <= value < math.inf:
+        kind = "" if math.isfinite(value) else "a number of "
+        raise ValueError(f"{option} must be {kind}at least {least}, got {value}")
 
 
 def counts(option: str, text: str, least: int, most: int) -> list[int]:
