@@ -24,6 +24,9 @@ NAMES = "look, ask8, ask12, both12, mixed24, both24, learn24, end24, count24, ev
         ("training.llava", "--folder no --scale -1", "--scale must be at least 0, got -1.0"),
         ("training.llava", "--folder no --scale nan", "--scale must be a number of at least 0, got nan"),
         ("training.llava", "--folder no --scale inf", "--scale must be a number of at least 0, got inf"),
+        ("training.llava", "--folder no --rate -1", "--rate must be at least 0, got -1.0"),
+        ("training.llava", "--folder no --matrix-rate nan", "--matrix-rate must be a number of at least 0, got nan"),
+        ("training.qwen2vl", "--folder no --stop -1", "--stop must be at least 0, got -1"),
         ("training.llava", "--folder no --steps x=3", f"--steps must be PHASE=N, PHASE one of {NAMES}, got 'x=3'"),
         ("training.llava", "--folder no --steps look", f"--steps must be PHASE=N, PHASE one of {NAMES}, got 'look'"),
         (

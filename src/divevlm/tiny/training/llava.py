@@ -55,6 +55,8 @@ def main(arguments: list[str] | None = None) -> None:
     )
     options = parser.parse_args(arguments)
     at_least("--threads", options.threads, 1)
+    at_least("--matrix-rate", options.matrix_rate, 0)
+    at_least("--rate", options.rate, 0)
     phases = scheduled(PHASES, options.steps, options.scale)
     if options.go_on is not None:
         unpack(options.go_on, options.folder)

@@ -69,6 +69,8 @@ def main(arguments: list[str] | None = None) -> None:
     )
     options = parser.parse_args(arguments)
     at_least("--threads", options.threads, 1)
+    if options.stop is not None:
+        at_least("--stop", options.stop, 0)
     phases = scheduled(PHASES, options.steps, options.scale)
     if options.go_on is not None:
         unpack(options.go_on, options.folder)
