@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean, pstdev, stdev
 from typing import Any
 
 from divevlm.cli.output import table
@@ -14,9 +15,11 @@ from divevlm.cli.output import table
 def read(paths: Sequence[Path]) -> list[dict[str, Any]]:
     """Files of `bench accuracy`; all must answer the same questions."""
     results: list[dict[str, Any]] = []
+    seen: set[Path] = set()
     for path in paths:
-        if [path.resolve() for path in paths].count(path.resolve()) > 1:
+        if path.resolve() in seen:
             raise ValueError(f"FILE must be given once, got {str(path)!r} twice")
+        seen.add(path.resolve())
         try:
             result = json.loads(path.read_text())
             good = _good(result)
@@ -48,28 +51,28 @@ def compare(results: Sequence[dict[str, Any]], against: str = "dive") -> dict[st
     """
     found = [{(row["method"], row["keep"]): row["right"] for row in result["rows"]} for result in results]
     keys = [key for key in found[0] if all(key in one for one in found)]
-    other = {keep: keep for method, keep in keys if method == against}
-    if 0 in other:
-        other = {keep: 0 for _, keep in keys}
-    if not other:
+    budgets = {keep: keep for method, keep in keys if method == against}  # of a row: the one of `against`
+    if 0 in budgets:
+        budgets = {keep: 0 for _, keep in keys}
+    if not budgets:
         known = ", ".join(dict.fromkeys(method for method, _ in keys))
         raise ValueError(f"--against must be a method in all files ({known}), got {against!r}")
     rows = []
     for method, keep in keys:
         marks = [one[method, keep] for one in found]
-        row: dict[str, Any] = {"method": method, "keep": keep, "accuracy": [100 * _mean(_bits(one)) for one in marks]}
-        if keep in other:
-            others = [one[against, other[keep]] for one in found]
+        row: dict[str, Any] = {"method": method, "keep": keep, "accuracy": [100 * fmean(_bits(one)) for one in marks]}
+        if keep in budgets:
+            others = [one[against, budgets[keep]] for one in found]
             pairs = [
-                [a - b for a, b in zip(_bits(one), _bits(other), strict=True)]
+                [100 * (a - b) for a, b in zip(_bits(one), _bits(other), strict=True)]
                 for one, other in zip(marks, others, strict=True)
             ]
-            row["difference"] = [100 * _mean(pair) for pair in pairs]
-            row["error"] = [100 * _error(pair, len(pair)) for pair in pairs]
-            row["mean"] = _mean(row["difference"])
-            each = [100 * _mean(values) for values in zip(*pairs, strict=True)]
-            between = _error(row["difference"], len(pairs) - 1) if len(pairs) > 1 else 0.0
-            row["mean_error"] = max(_error(each, len(each)), between)
+            row["difference"] = [fmean(pair) for pair in pairs]
+            row["error"] = [pstdev(pair) / math.sqrt(len(pair)) for pair in pairs]
+            row["mean"] = fmean(row["difference"])
+            each = [fmean(values) for values in zip(*pairs, strict=True)]
+            between = stdev(row["difference"]) if len(pairs) > 1 else 0.0
+            row["mean_error"] = max(pstdev(each) / math.sqrt(len(each)), between / math.sqrt(len(pairs)))
         rows.append(row)
     models = [result["model"] for result in results]
     return {"models": models, "split": results[0]["split"], "n": results[0]["n"], "against": against, "rows": rows}
@@ -120,13 +123,3 @@ def plot(result: dict[str, Any]) -> Any:
 
 def _bits(marks: str) -> list[int]:
     return [int(mark) for mark in marks]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
-def _error(values: Sequence[float], freedom: int) -> float:
-    """The standard error of their mean."""
-    mean = _mean(values)
-    return math.sqrt(sum((value - mean) ** 2 for value in values) / freedom / len(values))
