@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import normalize
 
 from divevlm.core.bipartite import best_matches, falling, match, merge_step, merged, schedule
-from divevlm.core.cluster import density_peaks, means
+from divevlm.core.cluster import density_peaks, distances, means
 from divevlm.core.contextual import contextual_rows, nearest_target, target_places
 
 
@@ -39,6 +39,12 @@ def test_density_peaks_equal_the_naive_ones(n, seed, data):
     expected = naive_peaks(x, clusters)
     assert centres.tolist() == expected[0]
     assert label.tolist() == expected[1]
+
+
+def test_two_rows_that_are_nearest_to_each_other_are_equally_dense():
+    x = random(17, 5, seed=4437).double()  # a product of matrices may differ in the last bit across the diagonal
+    assert torch.equal(distances(x), distances(x).T)
+    assert density_peaks(x, 2)[0].tolist() == naive_peaks(x, 2)[0] == [0, 5]
 
 
 def test_recycling_by_hand():

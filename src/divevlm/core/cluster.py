@@ -30,10 +30,11 @@ def density_peaks(x: Tensor, clusters: int) -> tuple[Tensor, Tensor]:
 
 
 def distances(x: Tensor) -> Tensor:
-    """[N, N] between the rows of x: [N, d], by one product in float64; equal rows are exactly 0 apart."""
+    """[N, N] between the rows of x: [N, d], by one product in float64; symmetric, and equal rows are exactly 0 apart."""
     rows = x.double()
     rows = rows - rows.mean(dim=0)
     product = rows @ rows.T
+    product = product.triu() + product.triu(1).T  # the two halves may differ in the last bit
     size = product.diagonal()
     both = size[:, None] + size
     square = (both - 2 * product).clamp_min_(0)
