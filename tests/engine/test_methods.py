@@ -5,7 +5,6 @@ import torch
 from transformers import DynamicCache
 
 import divevlm
-import divevlm.engine.cut
 from divevlm.methods import METHODS
 from tests.engine.oracle import close, decoder_layers, visual_positions
 from tests.engine.samples import batch, picture, sample
@@ -26,20 +25,6 @@ def test_pairs_that_make_no_sense_are_refused_before_anything_is_computed():
             if (method, name) not in PAIRS:
                 with pytest.raises(ValueError, match=f"for {build(name).family}, got '{method}'"):
                     divevlm.prune(build(name).model, method, keep=KEEP)
-
-
-@pytest.fixture
-def stays(monkeypatch):
-    """Which positions stay after each cut of a pass, as the engine decides them."""
-    found, choose = [], divevlm.engine.cut.choose
-
-    def noting(*args):
-        choice = choose(*args)
-        found.append(choice.stay.clone())
-        return choice
-
-    monkeypatch.setattr(divevlm.engine.cut, "choose", noting)
-    return found
 
 
 def run(entry, given, method, keep=KEEP, **options):
@@ -76,11 +61,12 @@ def masked(model, given, cuts, stays):
 
 
 @pytest.mark.parametrize(("method", "name"), PAIRS)
-def test_counts_are_exact_in_every_block_and_in_the_cache(method, name, stays):
+def test_counts_are_exact_in_every_block_and_in_the_cache(method, name):
     entry = build(name)
     given = batch(entry, "several")
     _, session, cache = run(entry, given, method)
     report = session.report
+    stays = [decision.stay for decision in report.decisions]
     assert len(stays) == len(session.cuts)
     lengths = [given["input_ids"].shape[1], *(int(stay.sum(dim=1).max()) for stay in stays)]
     want = [lengths[sum(cut <= block for cut in session.cuts)] for block in range(len(session.layers))]
@@ -121,12 +107,12 @@ def test_a_sample_in_a_padded_batch_gets_what_it_gets_alone(method, name):
 
 
 @pytest.mark.parametrize(("method", "name"), DROPPING)
-def test_dropping_is_not_being_seen(method, name, stays):
+def test_dropping_is_not_being_seen(method, name):
     entry = build(name)
     for shape in ("mixed", *(["videos"] if name in VIDEO_FAMILIES else [])):
-        stays.clear()
         given = batch(entry, shape)
         logits, session, _ = run(entry, given, method, positions="keep")
+        stays = [decision.stay for decision in session.report.decisions]
         want = masked(entry.model, given, session.cuts, stays)
         close(logits[stays[-1]], want[stays[-1]])
         visual = visual_positions(entry.model, given["input_ids"])
@@ -137,7 +123,7 @@ def test_dropping_is_not_being_seen(method, name, stays):
 def test_the_same_call_keeps_the_same_tokens(method):
     entry = build("llava")
     given = batch(entry, "single")
-    with divevlm.prune(entry.model, method, keep=KEEP) as session:
+    with divevlm.prune(entry.model, method, keep=KEEP, history=2) as session:
         one, two = (entry.model.generate(**given, max_new_tokens=3, do_sample=False) for _ in range(2))
     assert one.equal(two)
     assert session.history[0].samples == session.history[1].samples

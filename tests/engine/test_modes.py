@@ -138,7 +138,7 @@ def test_sampling_with_several_sequences(entry):
 
 def test_without_a_cache_every_step_is_a_prefill(entry):
     given = batch(entry, "single")
-    with divevlm.prune(entry.model, keep=4) as session:
+    with divevlm.prune(entry.model, keep=4, history=9) as session:
         sequences, logits = generated(entry.model, given, use_cache=False)
     assert len(session.history) == GREEDY["max_new_tokens"]
     length = given["input_ids"].shape[1]
@@ -172,7 +172,7 @@ def test_a_second_turn_with_a_new_image(layer):
     entry = build("llava")
     one, two = (inputs(entry, [sample(n, picture(n, 80, 60))]) for n in range(2))
     cache = DynamicCache(config=entry.model.config.get_text_config())
-    with torch.no_grad(), divevlm.prune(entry.model, keep=4, layer=layer) as session:
+    with torch.no_grad(), divevlm.prune(entry.model, keep=4, layer=layer, history=2) as session:
         entry.model(**one, past_key_values=cache, use_cache=True)
         mask = torch.cat([one["attention_mask"], two["attention_mask"]], dim=1)
         second = {**two, "attention_mask": mask}
@@ -234,7 +234,7 @@ def test_gradients_flow_through_the_kept_tokens():
 def test_answers_do_not_choose_the_tokens(entry):
     """With labels, what is to be learnt is not part of the prompt; the loss counts the answer alone."""
     given = batch(entry, "single")
-    with torch.no_grad(), divevlm.prune(entry.model, keep=4) as session:
+    with torch.no_grad(), divevlm.prune(entry.model, keep=4, history=2) as session:
         entry.model(**given)
         ids = torch.cat([given["input_ids"], torch.tensor([[40, 41, 42]])], dim=1)
         labels = ids.clone()

@@ -15,7 +15,7 @@ GREEDY = {"max_new_tokens": 5, "do_sample": False}
 def test_the_report_reads_well_and_travels():
     entry = build("llava_576")
     given = batch(entry, "single")
-    with divevlm.prune(entry.model, keep=64, trace=True) as session:
+    with divevlm.prune(entry.model, keep=64, trace=True, history=5) as session:
         entry.model.generate(**given, **GREEDY)
         entry.model.generate(**given, **GREEDY)
     assert len(session.history) == 2

@@ -183,7 +183,7 @@ def test_entry_placement_in_a_second_turn():
     """The scout of a new image sees the conversation so far, and leaves the cache alone."""
     entry = build("llava")
     one, two = batch(entry, "single"), batch(entry, "tall")
-    with torch.no_grad(), divevlm.prune(entry.model, keep=4, placement="entry") as session:
+    with torch.no_grad(), divevlm.prune(entry.model, keep=4, placement="entry", history=2) as session:
         cache = entry.model(**one, use_cache=True).past_key_values
         before = cache.layers[0].keys.shape[-2]
         mask = torch.cat([one["attention_mask"], two["attention_mask"]], dim=1)

@@ -1,49 +1,169 @@
-"""What a conversation remembers between forward passes, and what its cache must not do."""
+"""A pruned cache: its layers know which of their columns may be attended to, and refuse to be used without their method.
+
+What belongs to a conversation lives in the layers of its cache. So it goes where the cache goes: `copy.deepcopy`,
+`reorder_cache`, `batch_repeat_interleave`, `batch_select_indices`, `crop` and `reset` act on it as on keys and values.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers import DynamicCache
+from transformers.cache_utils import CacheLayerMixin
 
 
-@dataclass
-class Conversation:
-    """Belongs to a cache: which of its columns are real (not padding), for the blocks after each cut.
+@dataclass(frozen=True)
+class Pruner:
+    """Who pruned a cache: only a method that cuts in the same way can go on with it."""
 
-    pruned: something was dropped, so the model's own masks no longer fit.
-    length: columns that an unpruned cache would have.
+    method: str
+    cuts: tuple[int, ...]
+    positions: str
+
+
+class PrunedLayer(CacheLayerMixin):  # type: ignore[misc]
+    """One layer of a pruned cache, in front of the layer that stores (`held`: dynamic, quantized, ...).
+
+    valid   [B, columns] False for columns that no later token may attend to (padding)
+    length  columns that an unpruned cache would have
+    tail    how many of the last columns are one position each in every layer and row: as many can be cropped
     """
 
-    valid: dict[int, Tensor] = field(default_factory=dict)  # number of the cut -> [B, columns]
-    pruned: bool = False
-    length: int = 0
+    def __init__(self, held: Any, block: int, pruner: Pruner, valid: Tensor, length: int) -> None:
+        self.held, self.block, self.pruner, self.valid, self.length = held, block, pruner, valid, length
+        self.tail = 0
+        self.free = False  # it was emptied: nothing pruned is in it any more
+        self.coming: Tensor | None = None  # [B, new columns] what the pass under way is about to add
+        self.positions = 0  # how many positions those stand for
+
+    def announce(self, valid: Tensor, positions: int) -> None:
+        """Of the columns that the next update brings."""
+        self.coming, self.positions = valid, positions
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if self.free:
+            return self.held.update(key_states, value_states, *args, **kwargs)
+        if self.coming is None:
+            cuts = ", ".join(str(cut) for cut in self.pruner.cuts)
+            raise ValueError(
+                f"past_key_values must be used with the method that pruned it ({self.pruner.method}, cut before block "
+                f"{cuts}) attached to the model, got a pass without it"
+            )
+        self.valid = torch.cat([self.valid, self.coming.to(self.valid.device)], dim=1)
+        self.length += self.positions
+        self.coming = None
+        return self.held.update(key_states, value_states, *args, **kwargs)
+
+    # Sizes. A cut before block 0 shortens the layer by which transformers measures a cache: it tells the length unpruned.
+
+    def get_seq_length(self) -> int:
+        return self.length if self.block == 0 and not self.free else int(self.held.get_seq_length())
+
+    def get_mask_sizes(self, query_length: Any) -> tuple[int, int]:
+        columns, offset = self.held.get_mask_sizes(query_length)
+        return columns + self.get_seq_length() - self.held.get_seq_length(), offset
+
+    # Rows and columns
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        self.held.reorder_cache(beam_idx)
+        self._rows(lambda valid: valid.index_select(0, beam_idx.to(valid.device)))
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        self.held.batch_repeat_interleave(repeats)
+        self._rows(lambda valid: valid.repeat_interleave(repeats, dim=0))
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        self.held.batch_select_indices(indices)
+        self._rows(lambda valid: valid[indices.to(valid.device)])
+
+    def _rows(self, change: Callable[[Tensor], Tensor]) -> None:
+        if not self.free:
+            self.valid = change(self.valid)
+
+    def crop(self, tokens: int) -> None:
+        """tokens: how many to take away as a negative number, or (older versions of transformers) how many to leave."""
+        if self.free:
+            self.held.crop(tokens)
+            return
+        remove = -tokens if tokens <= 0 else max(0, self.length - tokens)
+        if remove > self.tail:
+            raise ValueError(
+                f"crop() of a pruned cache must be of at most {self.tail} tokens (those behind its last dropped one), "
+                f"got {remove}: start from a copy of the cache that was made before the image"
+            )
+        if remove:
+            self.held.crop(-remove)
+            self.valid, self.length, self.tail = self.valid[:, :-remove], self.length - remove, self.tail - remove
+
+    def reset(self) -> None:
+        self.held.reset()
+        self.free = True
+
+    # The rest is the business of the layer that stores
+
+    keys = property(lambda self: self.held.keys)
+    values = property(lambda self: self.held.values)
+    is_initialized = property(lambda self: self.held.is_initialized)
+    is_croppable = property(lambda self: getattr(self.held, "is_croppable", True))
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "held":  # asked for while a copy is being made
+            raise AttributeError(name)
+        return getattr(self.held, name)
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        self.held.lazy_initialization(key_states, value_states)
+
+    def offload(self) -> None:
+        self.held.offload()
+
+    def prefetch(self) -> None:
+        self.held.prefetch()
+
+    def get_max_length(self) -> int:
+        return int(self.held.get_max_length())
+
+    def get_max_cache_shape(self) -> int:  # its name in older versions of transformers
+        return int(self.held.get_max_cache_shape())
 
 
-def guard(cache: Any, talk: Conversation, pretend: bool) -> None:
-    """Refuse what a pruned cache can't do. A cut before block 0 shortens the block by which transformers measures a cache:
-    then it is to `pretend` to the length that it would have unpruned."""
-
-    def mask_sizes(query: Any, layer_idx: int = 0) -> tuple[int, int]:
-        return talk.length + (query if isinstance(query, int) else query.shape[0]), 0
-
-    cache.crop = _refuse_crop
-    if pretend:
-        cache.get_seq_length = lambda layer_idx=0: talk.length
-        cache.get_mask_sizes = mask_sizes
+def is_pruned(cache: Any) -> bool:
+    first = next(iter(getattr(cache, "layers", None) or ()), None)
+    return isinstance(first, PrunedLayer) and not first.free
 
 
-def _refuse_crop(*_: Any, **__: Any) -> None:
-    raise ValueError(
-        "cache must be left whole under pruning, got crop(): assisted and speculative decoding can't be used"
-    )
+def become_pruned(cache: Any, pruner: Pruner, blocks: int, done: int, past: Tensor, now: Tensor) -> None:
+    """Something is being dropped for the first time. past: [B, P] and now: [B, S] valid columns; the first `done` of the
+    `blocks` have run in this pass already."""
+    while len(cache.layers) < blocks:
+        cache.layers.append(cache.layer_class_to_replicate())
+    both = torch.cat([past, now], dim=1)
+    for block, layer in enumerate(cache.layers):
+        held = layer.held if isinstance(layer, PrunedLayer) else layer
+        valid = both if block < done else past
+        cache.layers[block] = PrunedLayer(held, block, pruner, valid, valid.shape[1])
+
+
+def contents(layer: Any) -> tuple[Tensor, Tensor]:
+    """Keys and values of all columns, of any kind of layer. The layer stays as it is."""
+    twin = copy.copy(layer.held if isinstance(layer, PrunedLayer) else layer)
+    if not hasattr(twin, "_quantized_keys"):
+        return twin.keys, twin.values
+    some = twin.keys if twin.keys.dim() == 4 else twin._dequantize(twin._quantized_keys)
+    nothing = some[:, :, :0]
+    keys, values = twin.update(nothing, nothing)
+    return keys, values
 
 
 def glimpse(cache: Any, layers: int) -> DynamicCache:
     """A throw-away cache with what the first blocks hold."""
-    copy = DynamicCache()
+    found = DynamicCache()
     for number in range(layers):
-        copy.update(cache.layers[number].keys, cache.layers[number].values, number)
-    return copy
+        found.update(*contents(cache.layers[number]), number)
+    return found

@@ -8,7 +8,7 @@ it) runs through the tower once. Hooks, and so the engine, see every call.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from divevlm.engine.patches import Patch
 from divevlm.models import family_of
 
 
@@ -69,13 +70,10 @@ class Once:
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        for block, number in self.blocks:
-            block.forward = self._wrapped(block, number, block.forward)
-        try:
+        with ExitStack() as stack:
+            for block, number in self.blocks:
+                stack.callback(Patch(block, "forward", self._wrapped(block, number)).undo)
             yield
-        finally:
-            for block, _ in self.blocks:
-                vars(block).pop("forward", None)
 
     @staticmethod
     def _repeats(known: Memory, hidden: Tensor, others: dict[str, Any]) -> bool:
@@ -83,8 +81,8 @@ class Once:
             return False
         return all(_same(value, known.others[name]) for name, value in others.items())
 
-    def _wrapped(self, block: nn.Module, number: int | None, run: Callable[..., Any]) -> Callable[..., Any]:
-        def forward(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+    def _wrapped(self, block: nn.Module, number: int | None) -> Callable[..., Any]:
+        def forward(run: Callable[..., Any], hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
             cache = kwargs.get("past_key_values")
             if cache is not None and number is not None and cache.get_seq_length(number):
                 return run(hidden_states, *args, **kwargs)  # decoding

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from torch import nn
 
 from divevlm.core.selection import Trace
+from divevlm.engine.decide import Choice, Decision
+from divevlm.engine.passes import Pass
+from divevlm.engine.prefill import Prefill
 from divevlm.models.base import Visual
 
 
@@ -22,11 +26,13 @@ class SegmentReport:
     kept: list[int]
     order: list[int]
     visual: int
+    candidates: list[int] = field(
+        default_factory=list, repr=False
+    )  # who competed: what the columns of a trace stand for
     trace: Trace | None = None
     note: str = ""  # what the method has to say about its choice
-    merged: list[list[int]] | None = (
-        None  # of a method that merges: what each row stands for, as they come in the sequence
-    )
+    # of a method that merges: what each row stands for, as they come in the sequence
+    merged: list[list[int]] | None = None
 
 
 @dataclass
@@ -69,16 +75,18 @@ class Report:
     flops: float
     flops_full: float
     selection_ms: float
+    decisions: Sequence[Decision] = field(default=(), repr=False, compare=False)  # one a cut, as tensors
 
     @property
     def mean_tokens(self) -> float:
         return sum(self.tokens_per_layer) / len(self.tokens_per_layer)
 
     def to_dict(self) -> dict[str, Any]:
-        plain = asdict(self) | {"mean_tokens": self.mean_tokens}
+        plain = asdict(replace(self, decisions=())) | {"mean_tokens": self.mean_tokens}
+        del plain["decisions"]
         for sample in plain["samples"]:
             for segment in sample["segments"]:
-                segment.pop("trace")
+                del segment["trace"], segment["candidates"]
             for visual in sample["visuals"]:
                 visual["views"] = list(visual["views"])
         return plain
@@ -108,6 +116,57 @@ class Report:
         return "\n".join(f"{name:<10}{text}" for name, text in rows)
 
 
+def report_of(done: Pass) -> Report:
+    """Of a pass that brought visual tokens and has run through all blocks."""
+    assert done.prefill is not None
+    setup, (batch, length) = done.setup, done.present.shape
+    blocks = range(len(setup.layers))
+    past = 0 if done.past is None else done.past.shape[1]
+    lengths = [length, *(stage.valid.shape[1] for stage in done.stages)]
+    tokens = [lengths[sum(cut <= block for cut in setup.cuts)] for block in blocks]
+    held = tokens if done.cache is None else [_columns(done.cache.layers[block]) for block in blocks]
+    costs = Costs(setup.text.config, setup.layers, done.item_size)
+    return Report(
+        method=setup.method.name,
+        budget=str(setup.method.budget),
+        samples=_samples(done.prefill, done.decisions[-1]),
+        tokens_per_layer=tokens,
+        tokens_full=length,
+        kv_bytes=costs.kv_bytes(batch, held),
+        kv_bytes_full=costs.kv_bytes(batch, [past + length for _ in blocks]),
+        flops=costs.flops(batch, tokens),
+        flops_full=costs.flops(batch, [length for _ in blocks]),
+        selection_ms=1e3 * sum(decision.seconds for decision in done.decisions),
+        decisions=[replace(decision, edits=()) for decision in done.decisions],
+    )
+
+
+def _columns(layer: Any) -> int:
+    return int(getattr(layer, "held", layer).get_seq_length())
+
+
+def _samples(prefill: Prefill, decision: Decision) -> list[SampleReport]:
+    samples = [
+        SampleReport(len(layout.positions), int(prompt.sum()), kept.nonzero()[:, 0].tolist(), [], [], layout.visuals)
+        for layout, prompt, kept in zip(prefill.layouts, prefill.prompt, decision.kept, strict=True)
+    ]
+    for choice in decision.choices:
+        segment = _segment(choice)
+        samples[choice.group.row].segments.append(segment)
+        samples[choice.group.row].order += segment.order
+    return samples
+
+
+def _segment(choice: Choice) -> SegmentReport:
+    tokens, selection = choice.group.tokens, choice.selection
+    segment = SegmentReport(choice.slots.sort().values.tolist(), choice.order.tolist(), len(tokens), tokens.tolist())
+    if selection is not None:
+        segment.trace, segment.note = selection.trace, selection.note
+        if selection.rows is not None:
+            segment.merged = [tokens[members].tolist() for members in selection.rows.members]
+    return segment
+
+
 class Costs:
     """Bytes and operations of a language model, by the lengths of its blocks."""
 
@@ -115,7 +174,8 @@ class Costs:
         heads = config.num_attention_heads
         head = getattr(config, "head_dim", None) or config.hidden_size // heads
         self.token_bytes: int = 2 * config.num_key_value_heads * head * item_size
-        self.weights = [sum(m.weight.numel() for m in layer.modules() if isinstance(m, nn.Linear)) for layer in layers]
+        linear = [[m for m in layer.modules() if isinstance(m, nn.Linear)] for layer in layers]
+        self.weights = [sum(m.in_features * m.out_features for m in found) for found in linear]
         self.width = heads * head
 
     def kv_bytes(self, batch: int, lengths: list[int]) -> int:

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from divevlm.core.raters import gravity
 from divevlm.engine.attention import attention_rows, merged_table, repeated, rotated_keys
-from divevlm.engine.call import Call
+from divevlm.engine.caches import contents
+from divevlm.engine.prefill import Group, Prefill
+from divevlm.engine.setup import at_home
 from divevlm.engine.vision import picked
 from divevlm.methods.base import Method, Signals
 
@@ -34,7 +36,7 @@ class Gatherer:
     """
 
     method: Method
-    call: Call
+    prefill: Prefill
     cut: int
     hidden: Tensor
     rows: Tensor
@@ -42,44 +44,42 @@ class Gatherer:
     norm: Callable[[Tensor], Tensor]
     look: Look | None
 
-    def signals(self, row: int, tokens: Tensor, text: Tensor, before: Tensor) -> Signals:
-        """tokens: the candidates, within the sample's visual tokens; text: [M] positions of the prompt; before: the
-        candidates before any cut."""
-        call = self.call
-        assert call.layouts is not None
-        layout = call.layouts[row]
+    def signals(self, group: Group) -> Signals:
+        given, row = self.prefill, group.row
+        layout = given.layouts[row]
         device = self.hidden.device
         here = self.rows[row].to(device)
-        positions = layout.positions[tokens].to(device)
-        text = text.to(device)
+        positions = layout.positions[group.tokens].to(device)
+        text = given.prompt[row].nonzero()[:, 0].to(device)
         visual = self.hidden[row, here[positions]]
         found = Signals(
             visual=self.norm(visual),
             text=self.norm(self.hidden[row, here[text]]),
-            cells=layout.cells[tokens],
+            cells=layout.cells[group.tokens],
             budget=self.method.budget,
             cut=self.cut,
-            views=layout.views[tokens],
-            total=len(before),
+            views=layout.views[group.tokens],
+            total=len(group.before),
             hidden=visual,
             later=text > int(layout.positions[-1]),
         )
-        if call.ids is not None:
-            found.ids = call.ids[row].to(device)[text]
-        if call.embeds is not None:
-            embeds = call.embeds[row].to(device)
+        if given.ids is not None:
+            found.ids = given.ids[row].to(device)[text]
+        if given.embeds is not None:
+            embeds = given.embeds[row].to(device)
             found.visual_embeds, found.text_embeds = embeds[positions], embeds[text]
-            found.all_embeds = embeds[layout.positions[before].to(device)]
-        if call.vision is not None:
-            found.vision = picked(call.vision, call.vision_rows[row][tokens])
+            found.all_embeds = embeds[layout.positions[group.before].to(device)]
+        if given.vision is not None:
+            found.vision = picked(given.vision, given.vision_rows[row][group.tokens])
         if self.look is not None:
-            self._look(found, self.look, row, here[positions], here[text])
+            last = given.present[row].nonzero()[-1:, 0].to(device)
+            self._look(found, self.look, row, here[positions], here[text if len(text) else last])
         return found
 
     def _look(self, found: Signals, look: Look, row: int, visual: Tensor, text: Tensor) -> None:
-        """visual, text: where they are in the sequence as it is."""
+        """visual, text: where they are in the sequence as it is. A prompt without text speaks by its last position."""
         needs = self.method.needs
-        hidden = look.hidden[row].to(look.block.input_layernorm.weight.device)
+        hidden = at_home(look.hidden[row], look.block.input_layernorm)
         visual, text = visual.to(hidden.device), text.to(hidden.device)
         batch = len(look.hidden)
         cos, sin = (
@@ -105,4 +105,4 @@ def past_keys(cache: Any, block: int, valid: Tensor | None) -> tuple[Tensor, Ten
     """What a block remembers of before this pass. valid: [B, P]"""
     if cache is None or valid is None or not valid.shape[1]:
         return None
-    return cache.layers[block].keys[:, :, : valid.shape[1]], valid.to(torch.bool)
+    return contents(cache.layers[block])[0][:, :, : valid.shape[1]], valid.to(torch.bool)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from divevlm.engine.watch import bound
+from divevlm.engine.patches import Hook, bound
+from divevlm.engine.setup import at_home
 from divevlm.methods.base import Vision
 from divevlm.models.base import Family, Heads
 
@@ -18,18 +21,27 @@ PER_TOKEN = ("tile", "owner", "saliency", "first_saliency", "keys", "features")
 CHUNK = 512  # queries at once where every row of a map is needed
 
 
-@dataclass
+@dataclass(frozen=True)
 class Seen:
     """One pass of a tower block."""
 
     block: nn.Module
     given: dict[str, Any]  # its arguments
-    output: Tensor | None = None
+    output: Tensor  # [tiles, rows, d_v]
 
     @property
     def hidden(self) -> Tensor:
         hidden: Tensor = self.given["hidden_states"]
         return hidden if hidden.dim() == 3 else hidden[None]
+
+
+@dataclass
+class Encoding:
+    """One call of get_image_features or get_video_features under way: what was seen of the tower, or thinned out in it."""
+
+    first: list[Seen] = field(default_factory=list)
+    used: list[Seen] = field(default_factory=list)
+    thinned: Any = None
 
 
 class Tower:
@@ -38,33 +50,32 @@ class Tower:
     def __init__(self, family: Family, model: Any, wanted: tuple[str, ...]) -> None:
         self.family, self.model, self.wanted = family, model, wanted
         self.cls = family.has_cls(model)
-        self.seen: dict[str, list[Seen]] = {"first": [], "used": []}
 
-    def forget(self) -> None:
-        self.seen = {"first": [], "used": []}
+    def attach(self, stack: ExitStack, encoding: Callable[[], Encoding | None]) -> None:
+        """encoding: the one under way in this thread; what the tower does outside of one belongs to no visual token."""
 
-    def attach(self) -> list[Any]:
+        def hook_of(name: Literal["first", "used"]) -> Hook:
+            def hook(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+                now = encoding()
+                if now is not None:
+                    output = output[0] if isinstance(output, tuple) else output
+                    seen = Seen(
+                        block, bound(block.forward, args, kwargs), output if output.dim() == 3 else output[None]
+                    )
+                    getattr(now, name).append(seen)
+
+            return Hook(hook)
+
         blocks = self.family.tower_blocks(self.model)
         used = blocks[self.family.feature_block(self.model)]
-        handles = [used.register_forward_hook(self._hook("used"), with_kwargs=True)]
+        stack.callback(used.register_forward_hook(hook_of("used"), with_kwargs=True).remove)
         if "first_saliency" in self.wanted:
-            handles.append(blocks[0].register_forward_hook(self._hook("first"), with_kwargs=True))
-        return handles
+            stack.callback(blocks[0].register_forward_hook(hook_of("first"), with_kwargs=True).remove)
 
-    def _hook(self, name: str) -> Any:
-        def hook(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            output = output[0] if isinstance(output, tuple) else output
-            self.seen[name].append(
-                Seen(block, bound(block, args, kwargs), output if output.dim() == 3 else output[None])
-            )
-
-        return hook
-
-    def tokens(self, kind: str, given: Mapping[str, Any]) -> Vision:
-        """Of all visual tokens of the call that was just made, in the order of their features."""
+    def tokens(self, kind: str, given: Mapping[str, Any], encoding: Encoding) -> Vision:
+        """Of all visual tokens of a call, in the order of their features."""
         with torch.no_grad():
-            first, used = (self._per_tile(self.seen[name], name) for name in ("first", "used"))
-        self.forget()
+            first, used = self._per_tile(encoding.first, "first"), self._per_tile(encoding.used, "used")
         parts = (
             {"tile": used.pop("tile")}
             | used
@@ -77,8 +88,10 @@ class Tower:
         flat = {
             name: part[:, 0] if name.endswith("saliency") else part for name, part in found.items() if name != "tile"
         }
-        direct = not self.family.pools and kind == "image"
-        return Vision(found["tile"][:, 0].round().long(), **flat, cls=cls, project=self._project if direct else None)
+        project = None
+        if not self.family.pools and kind == "image":
+            project = partial(self._project, dtype=encoding.used[0].output.dtype)
+        return Vision(found["tile"][:, 0].round().long(), **flat, cls=cls, project=project)
 
     def _per_tile(self, passes: list[Seen], name: str) -> dict[str, Tensor]:
         """[tiles, patches, c] of each quantity; "cls" is [tiles, d_v]."""
@@ -88,7 +101,6 @@ class Tower:
         tiles = 0
         for seen in passes:
             heads = self.family.tower_heads(seen.block, seen.hidden, seen.given)
-            assert seen.output is not None
             part = {"tile": self._tiles(seen, tiles)}
             tiles += len(seen.hidden)
             if name == "first" or "saliency" in self.wanted:
@@ -113,10 +125,10 @@ class Tower:
             number = torch.searchsorted(bounds[1:], torch.arange(rows, device=bounds.device), right=True)[None]
         return number.float()[..., None]
 
-    def _project(self, rows: Tensor) -> Tensor:
+    def _project(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
+        """dtype: what the tower computes in; of quantised weights theirs would be another."""
         projector = self.family.at(self.model, self.family.projector)
-        weight = next(projector.parameters())
-        projected: Tensor = projector.forward(rows.to(weight.device, weight.dtype))
+        projected: Tensor = projector.forward(at_home(rows, projector).to(dtype))
         return projected
 
 

@@ -63,7 +63,7 @@ class Answerer:
 
     def _under(self, stack: ExitStack, method: Method | None) -> Session | None:
         session = None if method is None else stack.enter_context(Session(self.model, method))
-        thins = session is not None and session.thinner is not None
+        thins = session is not None and session.method.in_tower(session.family.plain)
         if self.once is not None and not thins:
             stack.enter_context(self.once.shared())
         return session

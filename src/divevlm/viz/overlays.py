@@ -9,7 +9,6 @@ from typing import Any
 from divevlm.engine.report import SampleReport
 from divevlm.viz.asking import Answer, Asked
 from divevlm.viz.canvas import BLUE, FONT, ORANGE, PAGE, bar, cells, darken, figure, heat, show
-from divevlm.viz.pack import candidates
 from divevlm.viz.places import Panel
 
 FRAMES = 8  # panels in a row of a picture, at most
@@ -151,9 +150,9 @@ def _traces(answer: Answer) -> list[tuple[Any, list[int], list[int]]]:
     sample = _sample(answer)
     if answer.method is None or all(segment.trace is None for segment in sample.segments):
         raise ValueError(f"answer must be of DIVE with trace=True, got {answer.label!r} without a trace")
-    groups = candidates(answer.method, sample)
-    pairs = zip(sample.segments, groups, strict=True)
-    return [(segment.trace, tokens, segment.order) for segment, tokens in pairs if segment.trace is not None]
+    return [
+        (segment.trace, segment.candidates, segment.order) for segment in sample.segments if segment.trace is not None
+    ]
 
 
 def _spread(panels: Sequence[Panel], most: int = FRAMES) -> list[Panel]:

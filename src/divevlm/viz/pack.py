@@ -13,10 +13,6 @@ from torch import Tensor
 
 from divevlm import __version__
 from divevlm.core.selection import Trace
-from divevlm.engine.choose import competitors
-from divevlm.engine.report import SampleReport
-from divevlm.methods import Method
-from divevlm.models.base import Layout
 from divevlm.viz.asking import Answer, Asked
 from divevlm.viz.places import Panel
 
@@ -112,18 +108,11 @@ def _trace(answer: Answer, limit: int) -> list[dict[str, Any] | None]:
     assert answer.report is not None
     assert answer.method is not None
     sample = answer.report.samples[0]
-    groups = candidates(answer.method, sample)
-    share = limit // max(1, len(groups))
+    share = limit // max(1, len(sample.segments))
     return [
-        None if segment.trace is None else _maps(segment.trace, tokens, segment.order, share)
-        for segment, tokens in zip(sample.segments, groups, strict=True)
+        None if segment.trace is None else _maps(segment.trace, segment.candidates, segment.order, share)
+        for segment in sample.segments
     ]
-
-
-def candidates(method: Method, sample: SampleReport) -> list[list[int]]:
-    """The tokens of each of the sample's segments: what the columns of a trace stand for."""
-    layout = Layout(torch.zeros(0), sample.visuals)
-    return [tokens.tolist() for tokens, _ in competitors(method, layout)]
 
 
 def _maps(trace: Trace, tokens: list[int], order: list[int], limit: int) -> dict[str, Any]:

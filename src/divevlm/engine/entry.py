@@ -1,0 +1,248 @@
+"""What a model was called with, and what the caller said about it: where a prefill begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from divevlm.core.rule import require
+from divevlm.engine.caches import is_pruned
+from divevlm.engine.features import Encoded, Features
+from divevlm.engine.prefill import Prefill
+from divevlm.engine.setup import Setup
+from divevlm.engine.vision import joined, per_row
+from divevlm.models.base import Family, Layout, View, Visual
+
+PIXELS = {"image": "pixel_values", "video": "pixel_values_videos"}
+IGNORED = -100  # the label of tokens that are not learnt
+MASKS = ("prompt_mask", "visual_mask")
+REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "assistant_early_exit": ((None,), "None (the blocks that it leaves out have caches too)"),
+    "prefill_chunk_size": ((None,), "None (an image can't be cut into chunks)"),
+    "cache_implementation": (
+        (None, "dynamic", "dynamic_full", "quantized", "offloaded"),
+        "None, 'dynamic', 'quantized' or 'offloaded' (blocks hold different lengths)",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the caller says of the tokens beside the model's own arguments.
+
+    prompt_length  of generate(): tokens behind it are candidates or answers
+    prompt_mask    [B, S] the text that is asked; for training with labels on every word
+    visual_mask    [B, S] the visual tokens of `inputs_embeds`: bool (each run is an image), or the number of its image, from 1
+    labels         [B, S]
+    """
+
+    prompt_length: int | None = None
+    prompt_mask: Tensor | None = None
+    visual_mask: Tensor | None = None
+    labels: Tensor | None = None
+
+
+def told_by_generate(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Told:
+    """Takes our own arguments out of those of generate(), and refuses what it can't do with a pruned cache."""
+    settings = kwargs.get("generation_config") or model.generation_config
+    for name, (allowed, instead) in REFUSED.items():
+        value = kwargs.get(name, getattr(settings, name, None))
+        require(value in allowed, name, value, f"{instead} under pruning")
+    prompt = kwargs.get("attention_mask")
+    for other in (kwargs.get("inputs_embeds"), kwargs.get("input_ids"), kwargs.get("inputs"), *args[:1]):
+        prompt = other if prompt is None else prompt
+    length = prompt.shape[1] if isinstance(prompt, Tensor) and prompt.dim() > 1 else None
+    return Told(length, **{name: mask_of(name, kwargs.pop(name, None)) for name in MASKS})
+
+
+def mask_of(name: str, mask: Any) -> Tensor | None:
+    if mask is None:
+        return None
+    ok = isinstance(mask, Tensor) and mask.dim() == 2 and not (mask.is_floating_point() or mask.is_complex())
+    require(ok, name, getattr(mask, "shape", type(mask).__name__), "a bool or integer tensor [batch, length]")
+    tensor: Tensor = mask
+    return tensor
+
+
+def told_layouts(mask: Tensor, batch: int, length: int) -> list[Layout]:
+    """Of embeddings whose visual tokens the caller names. No grid is known: an image is one row of tokens."""
+    mask = repeated("visual_mask", mask, batch, length).cpu()
+    layouts = []
+    for row in mask:
+        numbers = row.long()
+        if row.dtype == torch.bool:
+            numbers = numbers * (numbers.diff(prepend=numbers.new_zeros(1)) == 1).cumsum(0)
+        positions = numbers.nonzero()[:, 0]
+        sizes = [int((numbers[positions] == image).sum()) for image in numbers[positions].unique_consecutive()]
+        layouts.append(Layout(positions, [Visual((View(1, size),)) for size in sizes]))
+    return layouts
+
+
+def repeated(name: str, mask: Tensor, batch: int, length: int) -> Tensor:
+    """A mask of the caller's for a batch whose rows may be repeated (beams)."""
+    fits = mask.shape[1] == length and batch % max(1, mask.shape[0]) == 0
+    require(fits, name, tuple(mask.shape), f"of shape {(batch, length)}")
+    return mask.repeat_interleave(batch // mask.shape[0], dim=0)
+
+
+def unlearnt(labels: Tensor, ids: Tensor, tokens: Mapping[str, int], warn: Callable[[str], None]) -> Tensor:
+    """Labels without those of visual tokens: a dropped token predicts nothing, and placeholders are nothing to learn."""
+    visual = _visual(ids, tokens).to(labels.device)
+    if bool((visual & (labels != IGNORED)).any()):
+        warn("labels of visual tokens are ignored under pruning: dropped tokens predict nothing")
+    return labels.masked_fill(visual, IGNORED)
+
+
+class Entry:
+    """Reads a pass off the arguments of the model and of its language model."""
+
+    def __init__(
+        self, model: Any, family: Family, setup: Setup, features: Features, warn: Callable[[str], None]
+    ) -> None:
+        self.model, self.family, self.setup, self.features, self.warn = model, family, setup, features, warn
+
+    def read(
+        self, outer: Mapping[str, Any], inner: Mapping[str, Any], told: Told
+    ) -> tuple[Prefill | None, Tensor, Tensor | None] | None:
+        """What the pass prefills, its columns that are present [B, S] and those before it [B, P]; None: nothing to prune.
+
+        outer: arguments of the model without its head, inner: of its language model
+        """
+        cache, embeds = inner.get("past_key_values"), inner.get("inputs_embeds")
+        size = tuple((inner["input_ids"] if embeds is None else embeds).shape[:2])
+        encoded = self._encoded(outer)
+        layouts = self._layouts(outer, encoded, told, size)
+        if layouts is None and not is_pruned(cache):
+            return None
+        if embeds is None:
+            embeds = self.setup.text.get_input_embeddings()(inner["input_ids"])
+        present, past = self._columns(inner.get("attention_mask"), cache, embeds)
+        if layouts is None:
+            return None, present, past
+        ids, kinds = outer.get("input_ids"), self.family.token_ids(self.model.config)
+        visual = _marked(layouts, present)
+        parts = {kind: made.vision for kind, made in encoded.items() if made.vision is not None}
+        sizes = {kind: len(part.tile) for kind, part in parts.items()}
+        prefill = Prefill(
+            layouts,
+            present,
+            past,
+            self._prompt(present, visual, past, told),
+            _needed(present, visual, told.labels),
+            ids,
+            embeds if self.setup.method.needs.embeds else None,
+            joined(parts) if parts else None,
+            per_row(sizes, ids.cpu(), kinds) if parts and ids is not None else (),
+        )
+        return prefill, present, past
+
+    def _encoded(self, outer: Mapping[str, Any]) -> dict[str, Encoded]:
+        """The images and videos of this pass."""
+        found = {}
+        for kind, features in (outer.get("mm_encoder_outputs") or {}).items():
+            if features is not None:
+                found[kind] = self.features.of(kind, features)
+                allowed = (
+                    "made by the model while the method is attached (the last ones of this thread, if they were copied)"
+                )
+                require(found[kind] is not None, "mm_encoder_outputs", "features from elsewhere", allowed)
+        for kind, name in PIXELS.items():
+            if outer.get(name) is not None and kind not in found:
+                found[kind] = self.features.made(kind)
+        return {kind: made for kind, made in found.items() if made is not None}
+
+    def _layouts(
+        self, outer: Mapping[str, Any], encoded: Mapping[str, Encoded], told: Told, size: tuple[int, int]
+    ) -> Sequence[Layout] | None:
+        """Of each row; None where this pass brings no visual token."""
+        ids, kinds = outer.get("input_ids"), self.family.token_ids(self.model.config)
+        pixels = any(outer.get(name) is not None for name in PIXELS.values())
+        if ids is None and outer.get("inputs_embeds") is not None:
+            if told.visual_mask is not None:
+                needs = self.setup.method.needs.vision or self.features.thinner is not None
+                name = self.setup.method.name
+                require(
+                    not needs, "inputs_embeds", "embeddings", f"pixels for {name}, which looks into the vision tower"
+                )
+                return told_layouts(told.visual_mask, *size)
+            allowed = "given under pruning, or visual_mask beside inputs_embeds: they tell where the visual tokens are"
+            require(not (pixels or encoded), "input_ids", None, allowed)
+            return None
+        if encoded or pixels:
+            visuals = {kind: made.visuals for kind, made in encoded.items()}
+            return self.family.layouts(self.model, ids, visuals)  # type: ignore[arg-type]
+        if ids is not None and ids.shape[1] > 1:
+            strays = [kind for kind, token in kinds.items() if bool((ids == token).any())]
+            what = f"visual tokens without their {' and '.join(strays)}"
+            require(not strays, "input_ids", what, "given with the pixels")
+        return None
+
+    def _columns(self, mask: Any, cache: Any, embeds: Tensor) -> tuple[Tensor, Tensor | None]:
+        """present: [B, S], past: [B, P]"""
+        flat = mask is None or (isinstance(mask, Tensor) and mask.dim() == 2)
+        shown = getattr(mask, "shape", type(mask).__name__)
+        require(flat, "attention_mask", shown, "two-dimensional [batch, length] under pruning")
+        if cache is not None:
+            static = getattr(cache, "is_compileable", False)
+            allowed = "a dynamic cache: blocks hold different lengths"
+            require(not static, "past_key_values", type(cache).__name__, allowed)
+        if is_pruned(cache):
+            before, now = cache.layers[0].pruner, self.setup.pruner
+            same = (before.cuts, before.positions) == (now.cuts, now.positions)
+            require(same, "past_key_values", f"one pruned by {before}", f"used with the same cuts as {now}")
+        batch, length = embeds.shape[:2]
+        past = cache.get_seq_length() if cache is not None else 0
+        ones = torch.ones(batch, past + length, dtype=torch.bool, device=embeds.device)
+        present = ones if mask is None else mask.bool().to(embeds.device)
+        require(present.shape == ones.shape, "attention_mask", tuple(present.shape), f"of shape {tuple(ones.shape)}")
+        return present[:, past:], present[:, :past] if past else None
+
+    def _prompt(self, present: Tensor, visual: Tensor, past: Tensor | None, told: Told) -> Tensor:
+        """[B, S] the text that the method listens to.
+
+        By the caller's mask; else, of labelled samples, what is not to be learnt; else all text up to the end of the prompt.
+        """
+        text = present & ~visual
+        batch, length = text.shape
+        if told.prompt_mask is not None:
+            return text & repeated("prompt_mask", told.prompt_mask, batch, length).to(text.device).bool()
+        if told.labels is not None:
+            asked = text & (told.labels == IGNORED).to(text.device)
+            silent = text.any(dim=1) & ~asked.any(dim=1)
+            if bool(silent.any()):
+                self.warn(
+                    "labels cover every word of a sample, so its answer takes part in choosing tokens: "
+                    "set those of the prompt to -100, or pass prompt_mask (True where the prompt is) to the model"
+                )
+            return torch.where(silent[:, None], text, asked)
+        if told.prompt_length is not None:
+            begin = 0 if past is None else past.shape[1]
+            text = text & (torch.arange(begin, begin + length, device=text.device) < told.prompt_length)
+        return text
+
+
+def _visual(ids: Tensor, tokens: Mapping[str, int]) -> Tensor:
+    """[B, S] bool: placeholders of images and videos."""
+    return torch.isin(ids, torch.tensor(list(tokens.values()), device=ids.device))
+
+
+def _marked(layouts: Sequence[Layout], like: Tensor) -> Tensor:
+    """[B, S] bool: the visual tokens."""
+    visual = torch.zeros_like(like)
+    for row, layout in enumerate(layouts):
+        visual[row, layout.positions.to(like.device)] = True
+    return visual
+
+
+def _needed(present: Tensor, visual: Tensor, labels: Tensor | None) -> Tensor:
+    """[B, S] positions whose output is needed even if they are dropped: the last of each row (its logits are the next token),
+    and the visual ones in front of a word that is learnt."""
+    needed = present & (present.flip(1).long().cumsum(dim=1).flip(1) == 1)
+    if labels is not None:
+        learnt = nn.functional.pad(labels != IGNORED, (0, 1))[:, 1:]
+        needed = needed | (visual & present & learnt.to(needed.device))
+    return needed

@@ -1,0 +1,185 @@
+"""One forward pass of the language model under pruning, block by block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from divevlm.core.rule import require
+from divevlm.engine.caches import become_pruned, glimpse, is_pruned
+from divevlm.engine.decide import Decision, decide
+from divevlm.engine.masks import mask_kind, stage_mask
+from divevlm.engine.prefill import Prefill
+from divevlm.engine.rows import Deepstack, left_aligned, take, trailing, whereabouts
+from divevlm.engine.setup import Setup
+from divevlm.engine.signals import Gatherer, Look, past_keys
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The sequence behind a cut."""
+
+    index: Tensor | None  # [B, Q] positions in the full sequence; None = all of them
+    valid: Tensor  # [B, Q] False for padding
+    seen: Tensor  # [B, Q] False for rows that others can't attend to: padding, and dropped ones that are needed themselves
+    arguments: dict[str, Any] = field(default_factory=dict)  # what blocks get instead of the model's own
+
+
+class Pass:
+    """prefill: None where no visual token comes in; present: [B, S] and past: [B, P] | None, False for padding."""
+
+    def __init__(
+        self, setup: Setup, prefill: Prefill | None, present: Tensor, past: Tensor | None, deep: Deepstack | None
+    ) -> None:
+        self.setup, self.prefill, self.present, self.past, self.deep = setup, prefill, present, past, deep
+        self.kind = mask_kind(setup.text.config)
+        self.stages: list[Stage] = []
+        self.decisions: list[Decision] = []
+        self.cache: Any = None
+        self.item_size = 0  # bytes of a number in the states
+        self._before: tuple[Tensor, Any] | None = None  # what went into the block before the next cut, and its tables
+
+    @property
+    def stage(self) -> Stage:
+        return self.stages[-1] if self.stages else Stage(None, self.present, self.present)
+
+    def enter(self, block: int, hidden: Tensor, kwargs: dict[str, Any]) -> Tensor:
+        """hidden: on its way into block number `block` -> what it gets instead; kwargs are put right in place."""
+        layer: Any = self.setup.layers[block]
+        checkpointed = layer.training and getattr(layer, "gradient_checkpointing", False)  # then it ignores the cache
+        self.cache = None if checkpointed else kwargs.get("past_key_values")
+        self.item_size = hidden.element_size()
+        if self.deep is not None:
+            hidden = self.deep.add(hidden, block - 1, self.stage.index)
+        if block in self.setup.cuts:
+            hidden = self._cut(block, hidden, kwargs)
+        kwargs |= self.stage.arguments
+        if is_pruned(self.cache):
+            self.cache.layers[block].announce(self.stage.seen, self.present.shape[1])
+        if self.prefill is not None:
+            self._note(block, hidden, kwargs["position_embeddings"])
+        return hidden
+
+    def finish(self) -> None:
+        """All blocks have run."""
+        if not is_pruned(self.cache):
+            return
+        dropped = self.stage.index is not None
+        fresh = trailing(self.decisions[-1].stay) if dropped else self.present.shape[1]
+        for layer in self.cache.layers:
+            layer.tail = fresh if dropped else layer.tail + fresh
+
+    def spread(self, output: Tensor) -> Tensor:
+        """The output at its full length: positions that were dropped hold zeros. output: [B, Q, d] -> [B, S, d]"""
+        stage = self.stage
+        assert stage.index is not None
+        full = output.new_zeros(*self.present.shape, output.shape[-1])
+        rows, columns = stage.valid.nonzero(as_tuple=True)
+        full[rows, stage.index[rows, columns]] = output[rows, columns]
+        return full
+
+    def abandon(self) -> None:
+        """No more blocks will run: whatever was announced does not come."""
+        for layer in self.cache.layers if is_pruned(self.cache) else ():
+            layer.coming = None
+
+    def _cut(self, block: int, hidden: Tensor, kwargs: dict[str, Any]) -> Tensor:
+        before = self.stage
+        past = self.cache.layers[block].valid if is_pruned(self.cache) else self.past
+        index, valid, seen = before.index, before.valid, before.seen
+        if self.prefill is not None:
+            decision = self._decide(block, hidden, kwargs, past)
+            self.decisions.append(decision)
+            if int(decision.stay.sum()) < int(before.seen.sum()):
+                unseen = self.prefill.needed & ~decision.stay
+                index, valid = left_aligned(decision.stay | unseen, decision.places)
+                seen = valid & ~unseen.gather(1, index)
+                hidden = self._rows(hidden, decision, whereabouts(before.index, self.present), index)
+        if index is not None and self.cache is not None and not is_pruned(self.cache):
+            old = self.present[:, :0] if self.past is None else self.past
+            become_pruned(self.cache, self.setup.pruner, len(self.setup.layers), block, old, self.present)
+        stage = Stage(index, valid, seen)
+        if index is not None or is_pruned(self.cache):
+            stage = Stage(index, valid, seen, self._arguments(stage, past, hidden, kwargs))
+        self.stages.append(stage)
+        self._before = None
+        return hidden
+
+    def _rows(self, hidden: Tensor, decision: Decision, here: Tensor, index: Tensor) -> Tensor:
+        """The rows that go on. here: where each position is in hidden, index: the positions that go on"""
+        if decision.edits:
+            hidden = hidden.clone()
+        for row, positions, values in decision.edits:
+            hidden[row, here[row, positions].to(hidden.device)] = values.to(hidden)
+        return take(hidden, here.gather(1, index))
+
+    def _arguments(self, stage: Stage, past: Tensor | None, hidden: Tensor, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """What the blocks get instead of the model's own. No position ids: with gaps they look like packed sequences."""
+        queries = stage.valid.shape[1]
+        unseen = stage.valid & ~stage.seen
+        if self.kind == "flash" and bool(unseen.any()):
+            require(
+                not bool(unseen[:, :-1].any()), "labels", "a word to learn right behind an image",
+                "-100 there with flash attention, which can't compute a dropped token's output; or use 'sdpa'",
+            )  # fmt: skip
+        now = stage.valid if self.kind == "flash" else stage.seen
+        columns = now if past is None else torch.cat([past.to(now.device), now], dim=1)
+        mask = stage_mask(self.kind, columns, queries, hidden.dtype)
+        tables = kwargs["position_embeddings"]
+        if self.setup.positions == "compact":
+            seen = stage.seen if past is None else torch.cat([past.to(now.device), stage.seen], dim=1)
+            numbers = (seen.long().cumsum(dim=1) - seen.long())[:, -queries:]
+            tables = self.setup.text.rotary_emb(hidden, position_ids=numbers.to(hidden.device))
+        elif stage.index is not None:
+            tables = tuple(take(table, stage.index) for table in tables)
+        return {"attention_mask": mask, "position_embeddings": tables, "position_ids": None}
+
+    # Deciding
+
+    def _decide(self, block: int, hidden: Tensor, kwargs: dict[str, Any], past: Tensor | None) -> Decision:
+        assert self.prefill is not None
+        setup, number = self.setup, len(self.stages)
+        states = self._scout(hidden, kwargs, past) if setup.method.placement == "entry" else hidden
+        rows, look = whereabouts(self.stage.index, self.present), self._look(number, block, states, kwargs, past)
+        gatherer = Gatherer(setup.method, self.prefill, number, states, rows, self.stage.seen, setup.norm(number), look)
+        before = self.decisions[-1] if self.decisions else None
+        return decide(setup.method, len(setup.layers), self.prefill, gatherer, before)
+
+    def _note(self, block: int, hidden: Tensor, tables: Any) -> None:
+        """Keep what goes into a block for the cut behind it, where the method looks at that block."""
+        needs = self.setup.method.needs
+        if (needs.attention or needs.keys) and needs.block == "before" and block + 1 in self.setup.looks:
+            self._before = hidden, tables
+
+    def _look(self, number: int, cut: int, states: Tensor, kwargs: dict[str, Any], past: Tensor | None) -> Look | None:
+        """The block whose attention the method asks for. past: valid columns of what the block of this cut remembers."""
+        setup, needs, block = self.setup, self.setup.method.needs, self.setup.looks[number]
+        if not (needs.attention or needs.keys):
+            return None
+        if needs.block == "after":
+            tables = self.stage.arguments.get("position_embeddings", kwargs["position_embeddings"])
+            return Look(setup.layers[block], states, tables, past_keys(self.cache, block, past))
+        assert self._before is not None
+        if block == cut and is_pruned(self.cache):  # the block before the cut has run in this pass already
+            past = self.cache.layers[block - 1].valid[:, : -states.shape[1]]
+        elif block == cut:
+            past = self.past
+        return Look(setup.layers[block - 1], *self._before, past_keys(self.cache, block - 1, past))
+
+    def _scout(self, hidden: Tensor, kwargs: dict[str, Any], past: Tensor | None) -> Tensor:
+        """States of the block that the method looks at over the whole sequence, leaving the cache alone."""
+        columns = self.present if past is None else torch.cat([past.to(self.present.device), self.present], dim=1)
+        look = self.setup.looks[0]
+        seen = None if self.cache is None or past is None else glimpse(self.cache, look)
+        mask = stage_mask(self.kind, columns, hidden.shape[1], hidden.dtype)
+        kwargs = kwargs | {"attention_mask": mask, "past_key_values": seen}
+        with torch.no_grad():
+            for number, layer in enumerate(self.setup.layers[:look]):
+                self._note(number, hidden, kwargs["position_embeddings"])
+                hidden = layer.forward(hidden, **kwargs)
+                if self.deep is not None:
+                    hidden = self.deep.add(hidden, number, None)
+        return hidden
