@@ -56,10 +56,10 @@ class Hooks:
             (base, self._enter_base, self._leave_base),
             (self.setup.text, self._enter_text, self._leave_text),
         ):
-            stack.callback(module.register_forward_pre_hook(Hook(enter), with_kwargs=True).remove)
-            stack.callback(module.register_forward_hook(Hook(leave), with_kwargs=True, always_call=True).remove)
+            Hook(enter).before(module, stack)
+            Hook(leave).behind(module, stack)
         for number, layer in enumerate(self.setup.layers):
-            stack.callback(layer.register_forward_pre_hook(Hook(self._block(number)), with_kwargs=True).remove)
+            Hook(self._block(number)).before(layer, stack)
 
     # A pass, from the outside to the inside
 

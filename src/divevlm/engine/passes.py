@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import __version__
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from divevlm.core.rule import require
 from divevlm.engine.caches import become_pruned, glimpse, is_pruned
@@ -16,6 +18,10 @@ from divevlm.engine.prefill import Prefill
 from divevlm.engine.rows import Deepstack, left_aligned, take, trailing, whereabouts
 from divevlm.engine.setup import Setup
 from divevlm.engine.signals import Gatherer, Look, past_keys
+
+
+# Older versions of transformers checkpoint a block with its hooks.
+HOOKS_AGAIN = "__call__" in vars(GradientCheckpointingLayer)
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,10 @@ class Pass:
         """hidden: on its way into block number `block` -> what it gets instead; kwargs are put right in place."""
         layer: Any = self.setup.layers[block]
         checkpointed = layer.training and getattr(layer, "gradient_checkpointing", False)  # then it ignores the cache
+        require(
+            not (checkpointed and HOOKS_AGAIN), "gradient_checkpointing", True,
+            f"off under pruning with transformers {__version__}, which runs hooks again in the backward pass; newer ones don't",
+        )  # fmt: skip
         self.cache = None if checkpointed else kwargs.get("past_key_values")
         self.item_size = hidden.element_size()
         if self.deep is not None:

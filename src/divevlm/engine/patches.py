@@ -5,18 +5,34 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 ABSENT = object()
 
 
 class Hook:
-    """A forward hook. A copy of the model gets one that does nothing: the copy is not attached."""
+    """A forward hook (or pre-hook), with keyword arguments; of a hook behind the module, also after an exception.
+
+    A copy of the model gets one that does nothing: the copy is not attached. Neither does compiled code that remembers it.
+    """
 
     def __init__(self, run: Callable[..., Any]) -> None:
         self.run = run
+
+    def before(self, module: nn.Module, stack: ExitStack) -> None:
+        self._until(stack, module.register_forward_pre_hook(self, with_kwargs=True))
+
+    def behind(self, module: nn.Module, stack: ExitStack) -> None:
+        self._until(stack, module.register_forward_hook(self, with_kwargs=True, always_call=True))
+
+    def _until(self, stack: ExitStack, handle: RemovableHandle) -> None:
+        stack.callback(setattr, self, "run", _nothing)
+        stack.callback(handle.remove)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __call__(self, *args: Any) -> Any:
@@ -38,7 +54,7 @@ class Patch:
         self.before = vars(owner).get(name, ABSENT)
         self.original = getattr(owner, name)
         self.active = True
-        functools.update_wrapper(self, self.original)
+        functools.update_wrapper(self, self.original, updated=())
         setattr(owner, name, self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

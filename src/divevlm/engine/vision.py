@@ -57,7 +57,7 @@ class Tower:
         def hook_of(name: Literal["first", "used"]) -> Hook:
             def hook(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
                 now = encoding()
-                if now is not None:
+                if now is not None and output is not None:
                     output = output[0] if isinstance(output, tuple) else output
                     seen = Seen(
                         block, bound(block.forward, args, kwargs), output if output.dim() == 3 else output[None]
@@ -68,9 +68,9 @@ class Tower:
 
         blocks = self.family.tower_blocks(self.model)
         used = blocks[self.family.feature_block(self.model)]
-        stack.callback(used.register_forward_hook(hook_of("used"), with_kwargs=True).remove)
+        hook_of("used").behind(used, stack)
         if "first_saliency" in self.wanted:
-            stack.callback(blocks[0].register_forward_hook(hook_of("first"), with_kwargs=True).remove)
+            hook_of("first").behind(blocks[0], stack)
 
     def tokens(self, kind: str, given: Mapping[str, Any], encoding: Encoding) -> Vision:
         """Of all visual tokens of a call, in the order of their features."""
