@@ -50,7 +50,9 @@ def one_core():
 def test_thousands_of_mixed_calls_on_two_models_at_once():
     entries = [build("llava"), build("llava_next")]
     with divevlm.prune(entries[0].model, "scope", keep=4), divevlm.prune(entries[1].model, "dive", keep=5):
-        work = [(entry, given, how) for entry in entries for given in requests(entry) for how in ("forward", "generate")]
+        work = [
+            (entry, given, how) for entry in entries for given in requests(entry) for how in ("forward", "generate")
+        ]
         want = alone(work)
         order = [n % len(work) for n in range(CALLS)]
         random.Random(0).shuffle(order)
@@ -122,6 +124,4 @@ def test_sessions_that_overlap_in_time_leave_in_any_order():
     assert same(call(two, given, "forward"), pruned)
     second.detach()
     with torch.no_grad():
-        assert all(
-            torch.equal(entry.model(**given).logits, want) for entry, want in zip((one, two), bare, strict=True)
-        )
+        assert all(torch.equal(entry.model(**given).logits, want) for entry, want in zip((one, two), bare, strict=True))

@@ -13,7 +13,9 @@ from tests.engine.spy import Spy
 from tests.engine.test_modes import flash_stand_in  # noqa: F401 - registers it
 from tests.zoo import build
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*_checkpointing_.*:FutureWarning")  # older names, which users still use
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*_checkpointing_.*:FutureWarning"
+)  # older names, which users still use
 NAMES = ("llava", "llava_onevision", "qwen2_vl", "qwen3_vl", "idefics3")
 
 
@@ -74,7 +76,7 @@ def test_labels_on_everything_are_put_right_with_a_word_about_it():
     given = batch(entry, "single")
     with torch.no_grad(), divevlm.prune(entry.model, keep=4, history=2) as session:
         entry.model(**given)
-        with pytest.warns(UserWarning) as said:
+        with pytest.warns(UserWarning, match="^labels") as said:
             loss = entry.model(**given, labels=given["input_ids"].clone()).loss
     texts = [str(warning.message) for warning in said]
     assert any(text.startswith("labels of visual tokens are ignored") for text in texts)

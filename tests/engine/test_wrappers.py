@@ -65,10 +65,7 @@ def test_accelerate_rebuilds_outputs_and_moves_weights(name, kind, tmp_path):
 @pytest.mark.parametrize(
     ("method", "kind"),
     [  # with offloaded weights the tower itself can't take a smaller image
-        (method, kind)
-        for method in METHODS
-        for kind in ("hooks", "disk")
-        if (method, kind) != ("downsample", "disk")
+        (method, kind) for method in METHODS for kind in ("hooks", "disk") if (method, kind) != ("downsample", "disk")
     ],
 )
 def test_every_method_under_accelerate(method, kind, tmp_path):

@@ -19,7 +19,6 @@ from divevlm.engine.rows import Deepstack, left_aligned, take, trailing, whereab
 from divevlm.engine.setup import Setup
 from divevlm.engine.signals import Gatherer, Look, past_keys
 
-
 # Older versions of transformers checkpoint a block with its hooks.
 HOOKS_AGAIN = "__call__" in vars(GradientCheckpointingLayer)
 

@@ -103,7 +103,11 @@ class SparseVLM(Each):
         later = torch.ones(len(text), dtype=torch.bool) if signals.later is None else signals.later
         later = later.to(text.device)
         behind = (later if bool(later.any()) else torch.ones_like(later)).nonzero()[:, 0]
-        rating = behind[raters(self.given(visual, "embeddings of the image"), text[behind])]
+        rating = torch.zeros(
+            1, dtype=torch.long
+        )  # a prompt without text: the one row of attention is its last position's
+        if len(text):
+            rating = behind[raters(self.given(visual, "embeddings of the image"), text[behind])]
         rows = attention[:, rating.to(attention.device)]  # [heads, raters, n]
         if self.version == "1":
             return rows.mean(dim=(0, 1))
