@@ -62,6 +62,17 @@ def test_thousands_of_mixed_calls_on_two_models_at_once():
     assert not wrong
 
 
+@pytest.mark.parametrize("name", ["llava_onevision", "qwen2_vl", "qwen3_vl", "internvl", "idefics3"])
+def test_every_family_in_threads(name):
+    entry = build(name)
+    with divevlm.prune(entry.model, keep=4):
+        work = [(entry, given, how) for given in requests(entry) for how in ("forward", "generate")]
+        want = alone(work)
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(lambda n: call(*work[n % len(work)]), range(96)))
+    assert all(same(result, want[n % len(work)]) for n, result in enumerate(found))
+
+
 @pytest.mark.parametrize("method", ["visionzip", "fastv", "sparsevlm", "tome", "pdrop"])
 def test_every_kind_of_signal_belongs_to_its_thread(method):
     entry = build("llava")

@@ -1,9 +1,8 @@
-"""What a model was called with, and what the caller said about it: where a prefill begins."""
+"""Where a prefill begins: read off what a model was called with, and what the caller said about it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,87 +13,11 @@ from divevlm.engine.caches import is_pruned
 from divevlm.engine.features import Encoded, Features
 from divevlm.engine.prefill import Prefill
 from divevlm.engine.setup import Setup
+from divevlm.engine.told import IGNORED, Told, repeated
 from divevlm.engine.vision import joined, per_row
 from divevlm.models.base import Family, Layout, View, Visual
 
 PIXELS = {"image": "pixel_values", "video": "pixel_values_videos"}
-IGNORED = -100  # the label of tokens that are not learnt
-MASKS = ("prompt_mask", "visual_mask")
-REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "assistant_early_exit": ((None,), "None (the blocks that it leaves out have caches too)"),
-    "prefill_chunk_size": ((None,), "None (an image can't be cut into chunks)"),
-    "cache_implementation": (
-        (None, "dynamic", "dynamic_full", "quantized", "offloaded"),
-        "None, 'dynamic', 'quantized' or 'offloaded' (blocks hold different lengths)",
-    ),
-}
-
-
-@dataclass(frozen=True)
-class Told:
-    """What the caller says of the tokens beside the model's own arguments.
-
-    prompt_length  of generate(): tokens behind it are candidates or answers
-    prompt_mask    [B, S] the text that is asked; for training with labels on every word
-    visual_mask    [B, S] the visual tokens of `inputs_embeds`: bool (each run is an image), or the number of its image, from 1
-    labels         [B, S]
-    """
-
-    prompt_length: int | None = None
-    prompt_mask: Tensor | None = None
-    visual_mask: Tensor | None = None
-    labels: Tensor | None = None
-
-
-def told_by_generate(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Told:
-    """Takes our own arguments out of those of generate(), and refuses what it can't do with a pruned cache."""
-    settings = kwargs.get("generation_config") or model.generation_config
-    for name, (allowed, instead) in REFUSED.items():
-        value = kwargs.get(name, getattr(settings, name, None))
-        require(value in allowed, name, value, f"{instead} under pruning")
-    prompt = kwargs.get("attention_mask")
-    for other in (kwargs.get("inputs_embeds"), kwargs.get("input_ids"), kwargs.get("inputs"), *args[:1]):
-        prompt = other if prompt is None else prompt
-    length = prompt.shape[1] if isinstance(prompt, Tensor) and prompt.dim() > 1 else None
-    return Told(length, **{name: mask_of(name, kwargs.pop(name, None)) for name in MASKS})
-
-
-def mask_of(name: str, mask: Any) -> Tensor | None:
-    if mask is None:
-        return None
-    ok = isinstance(mask, Tensor) and mask.dim() == 2 and not (mask.is_floating_point() or mask.is_complex())
-    require(ok, name, getattr(mask, "shape", type(mask).__name__), "a bool or integer tensor [batch, length]")
-    tensor: Tensor = mask
-    return tensor
-
-
-def told_layouts(mask: Tensor, batch: int, length: int) -> list[Layout]:
-    """Of embeddings whose visual tokens the caller names. No grid is known: an image is one row of tokens."""
-    mask = repeated("visual_mask", mask, batch, length).cpu()
-    layouts = []
-    for row in mask:
-        numbers = row.long()
-        if row.dtype == torch.bool:
-            numbers = numbers * (numbers.diff(prepend=numbers.new_zeros(1)) == 1).cumsum(0)
-        positions = numbers.nonzero()[:, 0]
-        sizes = [int((numbers[positions] == image).sum()) for image in numbers[positions].unique_consecutive()]
-        layouts.append(Layout(positions, [Visual((View(1, size),)) for size in sizes]))
-    return layouts
-
-
-def repeated(name: str, mask: Tensor, batch: int, length: int) -> Tensor:
-    """A mask of the caller's for a batch whose rows may be repeated (beams)."""
-    fits = mask.shape[1] == length and batch % max(1, mask.shape[0]) == 0
-    require(fits, name, tuple(mask.shape), f"of shape {(batch, length)}")
-    return mask.repeat_interleave(batch // mask.shape[0], dim=0)
-
-
-def unlearnt(labels: Tensor, ids: Tensor, tokens: Mapping[str, int], warn: Callable[[str], None]) -> Tensor:
-    """Labels without those of visual tokens: a dropped token predicts nothing, and placeholders are nothing to learn."""
-    visual = _visual(ids, tokens).to(labels.device)
-    if bool((visual & (labels != IGNORED)).any()):
-        warn("labels of visual tokens are ignored under pruning: dropped tokens predict nothing")
-    return labels.masked_fill(visual, IGNORED)
 
 
 class Entry:
@@ -143,13 +66,10 @@ class Entry:
     def _encoded(self, outer: Mapping[str, Any]) -> dict[str, Encoded]:
         """The images and videos of this pass."""
         found = {}
-        for kind, features in (outer.get("mm_encoder_outputs") or {}).items():
-            if features is not None:
-                found[kind] = self.features.of(kind, features)
-                allowed = (
-                    "made by the model while the method is attached (the last ones of this thread, if they were copied)"
-                )
-                require(found[kind] is not None, "mm_encoder_outputs", "features from elsewhere", allowed)
+        for kind, features in features_of(outer).items():
+            found[kind] = self.features.of(kind, features)
+            allowed = "made by the model while the method is attached (the last ones of this thread, if copied)"
+            require(found[kind] is not None, "mm_encoder_outputs", "features from elsewhere", allowed)
         for kind, name in PIXELS.items():
             if outer.get(name) is not None and kind not in found:
                 found[kind] = self.features.made(kind)
@@ -225,9 +145,12 @@ class Entry:
         return text
 
 
-def _visual(ids: Tensor, tokens: Mapping[str, int]) -> Tensor:
-    """[B, S] bool: placeholders of images and videos."""
-    return torch.isin(ids, torch.tensor(list(tokens.values()), device=ids.device))
+def features_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that were encoded before the model was called, by kind."""
+    given = arguments.get("mm_encoder_outputs")
+    if given is None or isinstance(given, Mapping):
+        return {kind: features for kind, features in (given or {}).items() if features is not None}
+    return {"image": given}
 
 
 def _marked(layouts: Sequence[Layout], like: Tensor) -> Tensor:
@@ -246,3 +169,17 @@ def _needed(present: Tensor, visual: Tensor, labels: Tensor | None) -> Tensor:
         learnt = nn.functional.pad(labels != IGNORED, (0, 1))[:, 1:]
         needed = needed | (visual & present & learnt.to(needed.device))
     return needed
+
+
+def told_layouts(mask: Tensor, batch: int, length: int) -> list[Layout]:
+    """Of embeddings whose visual tokens the caller names. No grid is known: an image is one row of tokens."""
+    mask = repeated("visual_mask", mask, batch, length).cpu()
+    layouts = []
+    for row in mask:
+        numbers = row.long()
+        if row.dtype == torch.bool:
+            numbers = numbers * (numbers.diff(prepend=numbers.new_zeros(1)) == 1).cumsum(0)
+        positions = numbers.nonzero()[:, 0]
+        sizes = [int((numbers[positions] == image).sum()) for image in numbers[positions].unique_consecutive()]
+        layouts.append(Layout(positions, [Visual((View(1, size),)) for size in sizes]))
+    return layouts

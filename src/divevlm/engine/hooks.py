@@ -12,13 +12,14 @@ from typing import Any
 from torch import nn
 
 from divevlm.engine.caches import is_pruned
-from divevlm.engine.entry import MASKS, PIXELS, Entry, Told, mask_of, told_by_generate, unlearnt
+from divevlm.engine.entry import PIXELS, Entry, features_of
 from divevlm.engine.features import Features
 from divevlm.engine.passes import Pass
 from divevlm.engine.patches import Hook, Patch, bound
 from divevlm.engine.report import Report, report_of
 from divevlm.engine.rows import Deepstack
 from divevlm.engine.setup import Setup
+from divevlm.engine.told import MASKS, Told, mask_of, told_by_generate, unlearnt
 from divevlm.models.base import Family
 
 COMPILE = "compile the decoder layers instead (for layer in layers: layer.compile(dynamic=True))"
@@ -79,7 +80,7 @@ class Hooks:
                 given["labels"], given["input_ids"], self.family.token_ids(self.model.config), self._warn
             )
         local.told = replace(local.generating, labels=given.get("labels"), **masks)
-        brings = any(given.get(name) is not None for name in (*PIXELS.values(), "mm_encoder_outputs"))
+        brings = bool(features_of(given)) or any(given.get(name) is not None for name in PIXELS.values())
         local.expected = local.passes + int(brings or is_pruned(given.get("past_key_values")))
         return (), given
 

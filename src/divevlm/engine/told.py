@@ -1,0 +1,81 @@
+"""What the caller says of the tokens beside the model's own arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from divevlm.core.rule import require
+
+IGNORED = -100  # the label of tokens that are not learnt
+MASKS = ("prompt_mask", "visual_mask")
+REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "assistant_early_exit": ((None,), "None (the blocks that it leaves out have caches too)"),
+    "prefill_chunk_size": ((None,), "None (an image can't be cut into chunks)"),
+    "cache_implementation": (
+        (None, "dynamic", "dynamic_full", "quantized", "offloaded"),
+        "None, 'dynamic', 'quantized' or 'offloaded' (blocks hold different lengths)",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Told:
+    """By the call of generate(), or of the model.
+
+    prompt_length  of generate(): tokens behind it are candidates or answers
+    prompt_mask    [B, S] the text that is asked; for training with labels on every word
+    visual_mask    [B, S] the visual tokens of `inputs_embeds`: bool (each run is an image), or the number of its image, from 1
+    labels         [B, S]
+    """
+
+    prompt_length: int | None = None
+    prompt_mask: Tensor | None = None
+    visual_mask: Tensor | None = None
+    labels: Tensor | None = None
+
+
+def told_by_generate(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Told:
+    """Takes our own arguments out of those of generate(), and refuses what it can't do with a pruned cache."""
+    settings = kwargs.get("generation_config") or model.generation_config
+    for name, (allowed, instead) in REFUSED.items():
+        value = kwargs.get(name, getattr(settings, name, None))
+        require(value in allowed, name, value, f"{instead} under pruning")
+    prompt = kwargs.get("attention_mask")
+    for other in (kwargs.get("inputs_embeds"), kwargs.get("input_ids"), kwargs.get("inputs"), *args[:1]):
+        prompt = other if prompt is None else prompt
+    length = prompt.shape[1] if isinstance(prompt, Tensor) and prompt.dim() > 1 else None
+    return Told(length, **{name: mask_of(name, kwargs.pop(name, None)) for name in MASKS})
+
+
+def mask_of(name: str, mask: Any) -> Tensor | None:
+    if mask is None:
+        return None
+    ok = isinstance(mask, Tensor) and mask.dim() == 2 and not (mask.is_floating_point() or mask.is_complex())
+    require(ok, name, getattr(mask, "shape", type(mask).__name__), "a bool or integer tensor [batch, length]")
+    tensor: Tensor = mask
+    return tensor
+
+
+def repeated(name: str, mask: Tensor, batch: int, length: int) -> Tensor:
+    """A mask of the caller's for a batch whose rows may be repeated (beams)."""
+    fits = mask.shape[1] == length and batch % max(1, mask.shape[0]) == 0
+    require(fits, name, tuple(mask.shape), f"of shape {(batch, length)}")
+    return mask.repeat_interleave(batch // mask.shape[0], dim=0)
+
+
+def unlearnt(labels: Tensor, ids: Tensor, tokens: Mapping[str, int], warn: Callable[[str], None]) -> Tensor:
+    """Labels without those of visual tokens: a dropped token predicts nothing, and placeholders are nothing to learn."""
+    visual = _visual(ids, tokens).to(labels.device)
+    if bool((visual & (labels != IGNORED)).any()):
+        warn("labels of visual tokens are ignored under pruning: dropped tokens predict nothing")
+    return labels.masked_fill(visual, IGNORED)
+
+
+def _visual(ids: Tensor, tokens: Mapping[str, int]) -> Tensor:
+    """[B, S] bool: placeholders of images and videos."""
+    return torch.isin(ids, torch.tensor(list(tokens.values()), device=ids.device))
