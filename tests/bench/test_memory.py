@@ -1,4 +1,6 @@
-"""Peak extra memory of selection: at most 2 N^2 numbers with the Gram matrix, O(N K) without."""
+"""Peak extra memory of selection: at most 2 N^2 numbers with the Gram matrix, O(N K) without.
+
+The eager loop without the matrix holds a copy of the rows besides, N d numbers."""
 
 import pytest
 import torch
@@ -23,7 +25,7 @@ def test_picked(n, keep, loop):
     x, q = torch.randn(n, 256), torch.randn(20, 256)
     divevlm.select(x, q, 2, columns="picked", loop=loop)
     peak = peak_bytes(lambda: divevlm.select(x, q, keep, columns="picked", loop=loop))
-    assert peak <= 4 * n * (5 * keep + 200)
+    assert peak <= 4 * n * (256 + 2 * keep + 120 if loop == "eager" else 5 * keep + 200)
 
 
 def test_peak_bytes_counts():

@@ -48,7 +48,19 @@ X, Q = torch.eye(4), torch.eye(4)[:2]
         ({"valid_x": torch.ones(3, dtype=torch.bool)}, "valid_x", "(3,)"),
         ({"valid_x": torch.zeros(4, dtype=torch.bool)}, "valid_x", "sample 0"),
         ({"valid_q": torch.ones(2, 2, dtype=torch.bool)}, "valid_q", "(2, 2)"),
-        ({"weight": torch.ones(3)}, "weight", "tensor"),
+        ({"two_sided": "no"}, "two_sided", "'no'"),
+        ({"normalize": None}, "normalize", "None"),
+        ({"trace": "yes"}, "trace", "'yes'"),
+        ({"check": 1}, "check", "1"),
+        ({"lam": 10**400}, "lam", "1000"),
+        ({"lam": -1e31}, "lam", "-1e+31"),
+        ({"x": torch.eye(4).to_sparse()}, "x.layout", "torch.sparse_coo"),
+        ({"q": torch.eye(4)[:2].to_sparse()}, "q.layout", "torch.sparse_coo"),
+        ({"valid_x": torch.ones(4, dtype=torch.bool).to_sparse()}, "valid_x.layout", "torch.sparse_coo"),
+        ({"x": torch.eye(4, device="meta")}, "x.device", "meta"),
+        ({"weight": torch.ones(3)}, "weight", "(3,)"),
+        ({"weight": [1.0] * 4}, "weight", "list"),
+        ({"weight": torch.ones(4, dtype=torch.complex64)}, "weight.dtype", "complex64"),
         ({"weight": torch.tensor([1.0, -1.0, 1.0, 1.0])}, "weight", "-1.0"),
     ],
 )
@@ -92,6 +104,13 @@ def test_without_text_energy_alone_decides(loop):
     expected = divevlm.select(x, none, 3, lam=0.0, loop=loop).order.tolist()
     assert divevlm.select(x, none, 3, loop=loop).order.tolist() == expected == [0, 2, 1]
     assert divevlm.select(x, x[:1], 3, valid_q=no_valid, loop=loop).order.tolist() == expected
+
+
+@pytest.mark.parametrize("loop", ["eager", "fused"])
+def test_more_pooled_words_than_there_are_is_all_of_them(loop):
+    few, many = (divevlm.select(X, Q, 3, top_h=h, loop=loop) for h in (2, 10**30))
+    assert few.order.tolist() == many.order.tolist()
+    assert torch.equal(few.scores, many.scores)
 
 
 def test_counts_may_be_of_any_integer_type():

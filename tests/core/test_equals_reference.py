@@ -99,18 +99,3 @@ def test_the_maintained_cross_similarities_are_those_of_the_residuals():
     for s in (3, 17, 8):
         state.feed_back(s)
         torch.testing.assert_close(state.cross, state.q @ state.x.T)
-
-
-def test_precision_is_not_the_callers():
-    """Autocast and reduced matmul precision of the surrounding code must not reach the selection."""
-    x, q = states("clustered", 300, 256, 8)
-    expected = divevlm.select(x, q, 60).order.tolist()
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("medium")
-    try:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            assert divevlm.select(x, q, 60).order.tolist() == expected
-            assert divevlm.select(x, q, 60, loop="eager").order.tolist() == expected
-        assert torch.get_float32_matmul_precision() == "medium"
-    finally:
-        torch.set_float32_matmul_precision(before)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from divevlm.core.columns import fill_gram, row_norms
+from divevlm.core.products import fill_gram, row_norms
 from divevlm.core.top import best
 
 

@@ -1,127 +1,139 @@
-"""The loop's arithmetic in two passes over memory, compiled by numba (extra `fast`): one sample on a CPU.
-
-The same numbers as `gram.State`, whose documentation holds here; eager torch needs some seventy calls a step for them.
-"""
+"""The loop compiled by numba (extra `fast`): one sample on a CPU, in two passes over memory a pick."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal
 
 import numpy as np
 import torch
 from numba import njit
 from torch import Tensor
 
-from divevlm.core.columns import Gram
-from divevlm.core.gram import Picks, State
+from divevlm.core.columns import Ahead, Columns, Gram
+from divevlm.core.gram import Loop, Picks, Problem, shown
 
 LONG = 400_000  # numbers from which replaying the updates is left to torch, which uses every core for it
 BLOCK = 512  # tokens whose cross-similarities and running maxima stay in the first-level cache
+FUSED, PROMPT, ENERGY = 0, 1, 2  # a score: log e + lam phi, lam phi, or the energy times a fixed weight
 
 
-class FusedState(State):
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
-        if self.columns is None or self.energy.shape[0] != 1:
-            raise ValueError("the fused loop takes one sample, and X X^T by columns")
-        self._energy, self._queries, self._inner, self._pairs = (
-            z[0].numpy() for z in (self.energy, self.query_energy, self.inner, self.pairs)
-        )
-        h = min(self.rule.top_h, self.texts)
-        self._top = np.zeros((h, self._energy.size), self._energy.dtype)  # the h largest of each column, descending
-        self._soft: float = self.soft.item()
-        nothing = np.zeros((self.texts, 2), self._energy.dtype)
-        _cross(self._inner, np.zeros((2, self._energy.size), self._energy.dtype), nothing, self._top)
+class Fused(Loop):
+    def __init__(self, problem: Problem, way: Literal["gram", "picked"]) -> None:
+        self.problem = problem
+        x, scale, keep = problem.x[0], problem.scale[0], problem.keep
+        self.columns: Columns = Gram(x, scale) if way == "gram" else Ahead(x, scale, keep)
+        self.e = problem.energy[0].numpy().copy()
+        self.e[self.e <= problem.floor] = 0
+        self.queries = problem.query_energy[0].numpy().copy()
+        self.C = problem.cross[0].numpy()
+        self.top = np.zeros(
+            (min(problem.rule.top_h, len(self.C)), self.e.size), self.e.dtype
+        )  # the h largest of a column
+        self.state = self.e, self.queries, self.C, self.top
+        self.kind = ENERGY if not problem.logs else FUSED if problem.rule.score == "fused" else PROMPT
+        self.gone = np.zeros(self.e.size, np.bool_) if problem.shut is None else problem.shut[0].numpy().copy()
+        self.weight = np.ones_like(self.e) if problem.weight is None else problem.weight[0].numpy()
+        self.pairs = problem.energy.new_empty(keep, 2, self.e.size)  # (m, a) of each update
+        self._pairs = self.pairs.numpy()
+        self.used = 0
+        self.g, self.phi = np.empty_like(self.e), np.empty_like(self.e)
+        self.order: list[int] = []
+        self.best: list[float] = []
+        self.left: list[float] = []  # before each pick
+        self.rule = problem.floor, problem.rule.eta, problem.rule.two_sided
+        self.scoring = problem.soft.item(), float(problem.rule.lam), self.kind
+        _cross(self.C, np.zeros((2, self.e.size), self.e.dtype), np.zeros((len(self.C), 2), self.e.dtype), self.top)
 
-    def feed_back(self, s: Tensor, g: Tensor) -> None:
-        assert self.columns is not None
-        eta, two_sided, replay = self.rule.eta, self.rule.two_sided, self.used
-        if replay * self._energy.size > LONG:
-            column, replay = self._column(s, g)[0, 0], 0
-        else:
-            column = self.columns.column(s[:, 0], g)[0]
-        inverse = _visual(
-            column.numpy(),
-            self._pairs,
-            replay,
-            self._pairs[self.used],
-            int(s),
-            self._energy,
-            self.floor,
-            eta,
-            two_sided,
-        )
-        along = _prompt(self._inner[:, int(s)] * inverse, self._queries, eta, two_sided)
-        _cross(self._inner, self._pairs[self.used], along, self._top)
+    def score(self, t: int) -> None:
+        _score(self.top, self.e, self.gone, self.weight, *self.scoring, self.g, self.phi)
+
+    def pick(self, t: int) -> object:
+        self.left.append(self.e.sum())
+        s, best = _pick(self.g, self.e, self.weight, self.gone, self.problem.tie, self.kind)
+        self.order.append(s)
+        self.best.append(best)
+        self.g[s], self.gone[s] = -np.inf, True
+        return s
+
+    def feed_back(self, s: object) -> None:
+        assert isinstance(s, int)
+        column, replay = self.columns.column(s, torch.from_numpy(self.g)), self.used
+        if replay * self.e.size > LONG:
+            pairs = self.pairs[:replay].flatten(0, 1)
+            at = self.pairs[:replay, :, s].flip(1).flatten()  # (a, m) of s
+            column, replay = torch.addmv(column, pairs.T, at, alpha=-1), 0
+        _update(column.numpy(), self._pairs, replay, self.used, s, *self.state, *self.rule)
         self.used += 1
 
-    def score(self, gone: Tensor) -> tuple[Tensor, Tensor]:
-        if not self.texts:
-            return super().score(gone)
-        g, phi = torch.empty_like(gone), torch.empty_like(gone)
-        fused = self.rule.score == "fused"
-        _score(self._top, self._energy, gone[0].numpy(), self._soft, self.rule.lam, fused, g[0].numpy(), phi[0].numpy())
-        return g, phi
-
-    def pick(self, g: Tensor, tie: Tensor) -> tuple[Tensor, Tensor]:
-        s, best = _pick(g[0].numpy(), tie.item())
-        return torch.tensor([[s]]), torch.tensor([[best]], dtype=g.dtype)
-
-    def all_picks(self, gone: Tensor, keep: int) -> Picks | None:
-        if not self.texts or not isinstance(self.columns, Gram) or keep * self._energy.size > LONG:
+    def all_picks(self) -> Picks | None:
+        if not isinstance(self.columns, Gram) or self._pairs.shape[0] * self.e.size > LONG:
             return None
+        matrix = self.columns.matrix.numpy()
+        tie = self.problem.tie
         found = _all_picks(
-            self.columns.matrix[0].numpy(), self._pairs, self._inner, self._queries, self._energy, self._top,
-            gone[0].clone().numpy(), self.floor, self._soft, 4 * torch.finfo(gone.dtype).eps,
-            self.rule.lam, self.rule.eta, self.rule.two_sided, self.rule.score == "fused", keep,
-        )  # fmt: skip
-        order, scores, left = (torch.from_numpy(z)[None] for z in found)
-        return Picks(order, scores, left, None)
+            matrix, self._pairs, self.state, self.gone, self.weight, self.rule, self.scoring, tie, self.g, self.phi
+        )
+        self.order, self.best, self.left = (list(z) for z in found)
+        return self.picks(len(self.order))
+
+    def energies(self) -> tuple[Tensor, Tensor]:
+        return torch.tensor(self.e)[None], torch.tensor(self.queries)[None].clamp_min_(0)
+
+    def closed(self) -> Tensor:
+        return torch.tensor(self.gone)[None]
+
+    def scores(self) -> tuple[Tensor, Tensor]:
+        g = torch.tensor(self.g)[None]
+        if self.kind == ENERGY and len(self.C):  # lam = 0: alignments are for the trace alone
+            _score(self.top, self.e, self.gone, self.weight, self.scoring[0], 0.0, PROMPT, self.g.copy(), self.phi)
+        return g if self.kind == ENERGY else shown(g), torch.tensor(self.phi)[None]
+
+    def picks(self, count: int) -> Picks:
+        dtype = self.problem.energy.dtype
+        best = torch.tensor(np.array(self.best), dtype=dtype)[None]
+        left = torch.tensor(np.array([*self.left, self.e.sum()][: count + 1]), dtype=dtype)[None]
+        return Picks(torch.tensor(self.order)[None], best if self.kind == ENERGY else shown(best), left)
 
 
 @njit(cache=True, nogil=True)
-def _all_picks(  # type: ignore[no-untyped-def]
-    matrix, pairs, inner, queries, energy, top, gone, floor, soft, equal, lam, eta, two_sided, fused, keep
-):
+def _all_picks(matrix, pairs, state, gone, weight, rule, scoring, tie, g, phi):  # type: ignore[no-untyped-def]
+    e, queries, C, top = state
+    floor, eta, two_sided = rule
+    soft, lam, kind = scoring
+    keep = pairs.shape[0]
     order = np.empty(keep, np.int64)
-    scores = np.empty(keep, energy.dtype)
-    left = np.empty(keep + 1, energy.dtype)
-    g, phi = np.empty_like(energy), np.empty_like(energy)
-    tie = 0.0
-    left[0] = energy.sum()
+    best = np.empty(keep, e.dtype)
+    left = np.empty(keep, e.dtype)
     for t in range(keep):
-        _score(top, energy, gone, soft, lam, fused, g, phi)
-        if t == 0:
-            tie = equal * g.max()
-        s, best = _pick(g, tie)
-        order[t], scores[t] = s, best
-        gone[s] = -1
-        inverse = _visual(matrix[s], pairs, t, pairs[t], s, energy, floor, eta, two_sided)
-        along = _prompt(inner[:, s] * inverse, queries, eta, two_sided)
-        _cross(inner, pairs[t], along, top)
-        left[t + 1] = energy.sum()
-    return order, scores, left
+        left[t] = e.sum()
+        _score(top, e, gone, weight, soft, lam, kind, g, phi)
+        s, best[t] = _pick(g, e, weight, gone, tie, kind)
+        order[t] = s
+        gone[s] = True
+        _update(matrix[s], pairs, t, t, s, e, queries, C, top, floor, eta, two_sided)
+    return order, best, left
 
 
 @njit(cache=True, nogil=True)
-def _visual(column, pairs, replay, pair, s, energy, floor, eta, two_sided):  # type: ignore[no-untyped-def]
-    """Store (m, a) of pick s in `pair`, update the energies, return 1 / |x_s|. The first `replay` updates are missing."""
-    m, a = pair[0], pair[1]
-    inverse = energy.dtype.type(1 / np.sqrt(max(energy[s], floor)))
+def _update(column, pairs, replay, t, s, e, queries, C, top, floor, eta, two_sided):  # type: ignore[no-untyped-def]
+    """Feed pick s back, as update t. From its start column the first `replay` updates are missing."""
+    m, a = pairs[t, 0], pairs[t, 1]
+    inverse = e.dtype.type(1 / np.sqrt(e[s])) if e[s] > 0 else e.dtype.type(0)
+    along = _prompt(C[:, s] * inverse, queries, eta, two_sided)
     m[:] = column
-    for t in range(replay):
-        at_m, at_a = pairs[t, 0, s], pairs[t, 1, s]
+    for tau in range(replay):
+        at_m, at_a = pairs[tau, 0, s], pairs[tau, 1, s]
         for i in range(m.size):
-            m[i] -= at_a * pairs[t, 0, i] + at_m * pairs[t, 1, i]
-    eta = energy.dtype.type(eta)
-    half = energy.dtype.type(0.5)
+            m[i] -= at_a * pairs[tau, 0, i] + at_m * pairs[tau, 1, i]
+    eta = e.dtype.type(eta)
+    half, one = e.dtype.type(0.5), e.dtype.type(1)
     for i in range(m.size):
-        b = m[i] * inverse
+        b = min(max(m[i] * inverse, -one), one)
         a[i] = eta * (b if two_sided or b > 0 else 0)
         m[i] = b - half * a[i]
-        left = energy[i] - (m[i] * a[i] + m[i] * a[i])
-        energy[i] = left if left > floor else 0
-    return inverse
+        left = e[i] - (m[i] * a[i] + m[i] * a[i])
+        e[i] = left if left > floor else 0
+    _cross(C, pairs[t], along, top)
 
 
 @njit(cache=True, nogil=True)
@@ -129,24 +141,25 @@ def _prompt(p, queries, eta, two_sided):  # type: ignore[no-untyped-def]
     """(w, v) of every prompt token; updates their energies."""
     along = np.empty((p.size, 2), p.dtype)
     for j in range(p.size):
-        w = p.dtype.type(eta) * (p[j] if two_sided or p[j] > 0 else 0)
-        v = p[j] - w / 2
+        bounded = min(max(p[j], p.dtype.type(-1)), p.dtype.type(1))
+        w = p.dtype.type(eta) * (bounded if two_sided or bounded > 0 else 0)
+        v = bounded - w / 2
         along[j, 0], along[j, 1] = w, v
         queries[j] -= 2 * v * w
     return along
 
 
 @njit(cache=True, nogil=True)
-def _cross(inner, pair, along, top):  # type: ignore[no-untyped-def]
-    """inner -= w m^T + v a^T, and the h largest positive entries of each column of the result, in one pass."""
+def _cross(C, pair, along, top):  # type: ignore[no-untyped-def]
+    """C -= w m^T + v a^T, and the h largest positive entries of each column of the result, in one pass."""
     h, n = top.shape
     top[:] = 0
-    carry = np.empty(BLOCK, inner.dtype)
+    carry = np.empty(BLOCK, C.dtype)
     for begin in range(0, n, BLOCK):
         end = min(begin + BLOCK, n)
-        for j in range(inner.shape[0]):
+        for j in range(C.shape[0]):
             m, a = pair[0, begin:end], pair[1, begin:end]
-            _subtract(inner[j, begin:end], m, a, along[j, 0], along[j, 1], carry)
+            _subtract(C[j, begin:end], m, a, along[j, 0], along[j, 1], carry)
             for k in range(h):
                 _insert(carry, top[k, begin:end])
 
@@ -169,32 +182,40 @@ def _insert(carry, best):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _pick(g, tie):  # type: ignore[no-untyped-def]
-    """The first index whose score is within `tie` of the best, and the best score."""
-    best = g[0]
-    for i in range(1, g.size):
-        best = max(best, g[i])
-    for i in range(g.size):
-        if g[i] >= best - tie:
-            return i, best
-    return 0, best
+def _score(top, e, gone, weight, soft, lam, kind, g, phi):  # type: ignore[no-untyped-def]
+    """g: the scores, of a kind; -inf for tokens that can't be picked. phi: the alignments behind them."""
+    if kind == ENERGY:
+        for i in range(e.size):
+            phi[i] = 0
+            g[i] = -np.inf if gone[i] else weight[i] * e[i]
+        return
+    highest = e.dtype.type(0)
+    for i in range(e.size):
+        total = e.dtype.type(0)
+        for k in range(top.shape[0]):
+            total += top[k, i]
+        phi[i] = total / np.sqrt(e[i]) if e[i] > 0 and not gone[i] else 0
+        highest = max(highest, phi[i])
+    below = e.dtype.type(highest + soft)
+    lam = e.dtype.type(lam)
+    for i in range(e.size):
+        phi[i] /= below
+        if gone[i] or (kind == FUSED and e[i] == 0):
+            g[i] = -np.inf
+        else:
+            g[i] = lam * phi[i] + (np.log(e[i]) if kind == FUSED else 0)
 
 
 @njit(cache=True, nogil=True)
-def _score(top, energy, gone, soft, lam, fused, g, phi):  # type: ignore[no-untyped-def]
-    highest = energy.dtype.type(0)
-    for i in range(energy.size):
-        total = energy.dtype.type(0)
-        for k in range(top.shape[0]):
-            total += top[k, i]
-        able = energy[i] > 0 and gone[i] == 0
-        phi[i] = total / np.sqrt(energy[i]) if able else 0
-        highest = max(highest, phi[i])
-    below = energy.dtype.type(highest + soft)
-    for i in range(energy.size):
-        phi[i] /= below
-        if gone[i] != 0:
-            g[i] = -1
-        else:
-            factor = np.exp(energy.dtype.type(lam) * phi[i])
-            g[i] = factor * energy[i] if fused else factor
+def _pick(g, e, weight, gone, tie, kind):  # type: ignore[no-untyped-def]
+    """The first token that reaches the best score with `tie` more energy, and the best score."""
+    best = e.dtype.type(-np.inf)
+    for i in range(g.size):
+        best = max(best, g[i])
+    for i in range(g.size):
+        if gone[i]:
+            continue
+        more = tie if kind == PROMPT else tie * weight[i] if kind == ENERGY else tie / e[i] if e[i] > 0 else 0.0
+        if g[i] + more >= best and (kind != FUSED or g[i] + np.log1p(more) >= best):
+            return i, best
+    return -1, best

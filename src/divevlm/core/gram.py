@@ -5,165 +5,140 @@ a = eta max(b, 0), w = eta max(p, 0) and the midpoints m = b - a/2, v = p - w/2:
 
     |x_i|^2 <- |x_i|^2 - 2 m_i a_i        Q X^T <- Q X^T - w m^T - v a^T        X X^T <- X X^T - m a^T - a m^T
 
-Of X X^T only the column of the next pick is needed: its start value less what the stored (m, a) pairs took away.
-The width d appears in the start products alone.
+Of G = X X^T only the column of the next pick is needed: its start value less what the stored (m, a) pairs took away. The width
+d appears in the start products alone. Every loop (eager, fused, kernel) is this rule in the names used here and in
+docs/how-selection-works.md, and shares these guards:
+
+- an energy that the precision can't tell from none is none (`floor`), and a pick without energy changes nothing;
+- b and p lie in [-1, 1], as rows are no longer than 1: rounding can't grow;
+- scores are compared as logarithms, log e + lam phi, which no lam overflows;
+- a score reaches the best if it does so with `tie` more energy; of those that do, the lowest index is picked.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from divevlm.core.columns import Columns
 from divevlm.core.rule import EPS, Rule
 from divevlm.core.selection import Trace
-from divevlm.core.topsum import top_sum
 
 
-@dataclass
+@dataclass(frozen=True)
+class Problem:
+    """A batch of start rows no longer than 1, by their inner products."""
+
+    x: Tensor  # [B, N, d] the rows as given
+    scale: Tensor  # [B, N] what makes them start rows
+    energy: Tensor  # [B, N] e = |x|^2
+    query_energy: Tensor  # [B, M]
+    cross: Tensor  # [B, M, N] C = Q X^T; M = 0 where the prompt is not heard
+    pooled: Tensor  # [B, 1] h, the number of pooled prompt tokens
+    shut: Tensor | None  # [B, N] padding
+    weight: Tensor | None  # [B, N] fixed factors in place of exp(lam phi), the largest of them 1
+    keep: int  # K
+    rule: Rule
+
+    @property
+    def soft(self) -> Tensor:
+        """[B, 1] h eps: alignments are summed over h, not averaged, so that Eq. 7's epsilon is h times as large."""
+        return self.pooled * EPS
+
+    @property
+    def tie(self) -> float:
+        return 4 * torch.finfo(self.energy.dtype).eps
+
+    @property
+    def floor(self) -> float:
+        """Never less than the paper's epsilon allows."""
+        return max(8 * torch.finfo(self.energy.dtype).eps, EPS**2)
+
+    @property
+    def logs(self) -> bool:
+        """Are scores logarithms? Without an alignment they are energies."""
+        return self.cross.shape[1] > 0 and self.rule.lam != 0
+
+
+@dataclass(frozen=True)
 class Picks:
     """The picks of a batch, `keep` for each sample."""
 
     order: Tensor  # [B, K]
-    scores: Tensor  # [B, K]
+    scores: Tensor  # [B, K] g
     left: Tensor  # [B, K + 1] visual energy that is left before each pick and after the last
-    traces: list[Trace] | None
+    traces: list[Trace] | None = None
 
 
-class State:
-    """Energies and inner products of a batch of start rows no longer than 1, under feedback.
+class Loop(ABC):
+    """One way to carry out the rule. A pick `s` is whatever the loop makes it: an int, or [B, 1] on the device."""
 
-    energy: [B, N], query_energy: [B, M]
-    inner: [B, M, N] the cross-similarities Q X^T, or [B, M + N, N] with the whole of X X^T below them
-    columns: where to get columns of the start X X^T from, if it is not in `inner`
-    pooled: [B, 1] the number h of pooled prompt tokens
-    weight: [B, N] fixed factors in place of exp(lam phi)
-    """
+    @abstractmethod
+    def score(self, t: int) -> None:
+        """Score every token by the present state, for the t-th pick."""
 
-    def __init__(
-        self,
-        energy: Tensor,
-        query_energy: Tensor,
-        inner: Tensor,
-        columns: Columns | None,
-        pooled: Tensor,
-        keep: int,
-        rule: Rule,
-        weight: Tensor | None = None,
-    ) -> None:
-        # Energy that the precision can't tell from none (and never less than the paper's epsilon allows) is none.
-        self.floor = max(8 * torch.finfo(energy.dtype).eps, EPS**2)
-        self.energy, self.query_energy, self.inner, self.weight = self._floored(energy), query_energy, inner, weight
-        self.columns, self.rule, self.soft = columns, rule, pooled * EPS
-        b, n = energy.shape
-        self.texts = inner.shape[1] - (n if columns is None else 0)
-        self.pairs = energy.new_empty(b, 0 if columns is None else keep, 2, n)  # (m, a) of each update
-        self.used = 0
+    @abstractmethod
+    def pick(self, t: int) -> object:
+        """The t-th pick, by the latest scores. It can't be picked again."""
 
-    def _floored(self, energy: Tensor) -> Tensor:
-        return torch.threshold_(energy, self.floor, 0)
+    @abstractmethod
+    def feed_back(self, s: object) -> None:
+        """Take what pick s explains from every state."""
 
-    def _column(self, s: Tensor, g: Tensor) -> Tensor:
-        """[B, 1, N] inner products of every visual residual with that of s, now: the start column less the updates."""
-        assert self.columns is not None
-        start = self.columns.column(s[:, 0], g)[:, None]
-        if not self.used:
-            return start
-        b, _, _, n = self.pairs.shape
-        pairs = self.pairs[:, : self.used].view(b, -1, n)
-        at = _at(pairs, s).view(b, -1, 2).flip(2).view(b, 1, -1)  # (a, m) of s
-        return torch.baddbmm(start, at, pairs, alpha=-1)
+    @abstractmethod
+    def picks(self, count: int) -> Picks:
+        """What was picked in the first `count` steps."""
 
-    def feed_back(self, s: Tensor, g: Tensor) -> None:
-        """s: [B, 1] picks, g: [B, N] the scores that led to them. A pick without energy changes nothing
-        that the precision can tell."""
-        z = _at(self.inner, s)
-        if self.columns is not None:
-            z = torch.cat((z, self._column(s, g).mT), dim=1)
-        z.mul_(self.energy.gather(1, s).clamp_min_(self.floor).rsqrt_()[..., None])  # p above b
-        low = (z if self.rule.two_sided else z.clamp_min(0)) * self.rule.eta  # w above a
-        mid = z.sub_(low, alpha=0.5)  # v above m
-        both = torch.cat((low, mid), dim=2)
-        pair = both[:, self.texts :].mT.flip(1)  # m, a
-        change = low.mul_(mid).squeeze(2)
-        self._floored(self.energy.sub_(change[:, self.texts :], alpha=2))
-        if self.texts:
-            self.query_energy.sub_(change[:, : self.texts], alpha=2)
-        self.inner.baddbmm_(both[:, : self.inner.shape[1]], pair, alpha=-1)
-        if self.columns is not None:
-            self.pairs[:, self.used] = pair
-        self.used += 1
+    @abstractmethod
+    def energies(self) -> tuple[Tensor, Tensor]:
+        """[B, N] visual and [B, M] prompt energies, now."""
 
-    def score(self, gone: Tensor) -> tuple[Tensor, Tensor]:
-        """g (Eq. 1; -1 for tokens that can't be picked) and phi (Eq. 7). gone: [B, N] -1 for those tokens, else 0."""
-        able = torch.addcmul(self.energy, self.energy, gone)  # the energy of tokens that can be picked
-        if not self.texts:
-            g = able.add_(gone) if self.weight is None else torch.addcmul(gone, able, self.weight)
-            return g, torch.zeros_like(g[:, :1])
-        r = able.sqrt().div_(self.energy.clamp_min(self.floor))
-        r.mul_(top_sum(self.inner[:, : self.texts], self.rule.top_h))
-        phi = r.div_(r.amax(dim=1, keepdim=True).add_(self.soft))  # h times numerator and denominator of Eq. 7
-        factor = torch.exp(phi * self.rule.lam)
-        return torch.addcmul(gone, factor, able if self.rule.score == "fused" else gone + 1), phi
+    @abstractmethod
+    def closed(self) -> Tensor:
+        """[B, N] tokens that can't be picked, now."""
 
-    def pick(self, g: Tensor, tie: Tensor) -> tuple[Tensor, Tensor]:
-        """[B, 1] the token to pick and [B, 1] its score: of those that the precision can't tell apart, the lowest index."""
-        best = g.amax(dim=1, keepdim=True)
-        return (g >= best - tie).view(torch.uint8).argmax(dim=1, keepdim=True), best
+    @abstractmethod
+    def scores(self) -> tuple[Tensor, Tensor]:
+        """[B, N] g and phi of the latest scores, asked for before the next pick."""
 
-    def all_picks(self, gone: Tensor, keep: int) -> Picks | None:
-        """The whole loop with an update after every pick, where the state can run it in one go."""
+    def all_picks(self) -> Picks | None:
+        """The whole loop with an update after every pick, where it can be run in one go."""
         return None
 
 
-def _at(z: Tensor, s: Tensor) -> Tensor:
-    """Column s of each sample. z: [B, rows, N], s: [B, 1] -> [B, rows, 1]"""
-    if z.shape[0] == 1:
-        return z.index_select(2, s[0])
-    return z.gather(2, s[:, :, None].expand(-1, z.shape[1], 1))
-
-
-def gram_select(state: State, gone: Tensor, keep: int, *, trace: bool = False, until: float | None = None) -> Picks:
-    """The select - update - re-evaluate loop, `keep` picks for every sample of the batch.
-
-    gone: [B, N] -1 for tokens that can't be picked (padding), else 0. until: stop early, once that share of the
-    energy is explained in every sample.
-    """
-    updates = state.rule.update_steps(keep)
-    if not trace and until is None and len(updates) == keep and (picks := state.all_picks(gone, keep)) is not None:
+def run(loop: Loop, problem: Problem, *, trace: bool = False, until: float | None = None) -> Picks:
+    """The select - update - re-evaluate loop. until: stop early, once that share of the energy is explained everywhere."""
+    updates = problem.rule.update_steps(problem.keep)
+    if not trace and until is None and len(updates) == problem.keep and (picks := loop.all_picks()) is not None:
         return picks
-    order: list[Tensor] = []
-    scores: list[Tensor] = []
-    left = [state.energy.sum(dim=1)]
-    pending: list[tuple[Tensor, Tensor]] = []
+    patience = 1 if problem.energy.device.type == "cpu" else 16  # steps between looks at `until`: a look waits
+    start = problem.energy.sum(dim=1)
+    pending: list[object] = []
     steps: list[tuple[Tensor, ...]] = []
-    gone = gone.clone()
-    g, phi = state.score(gone)
-    tie = 4 * torch.finfo(g.dtype).eps * g.amax(dim=1, keepdim=True)
-    patience = 1 if g.device.type == "cpu" else 16  # steps between looks at `until`: a look waits for the device
-
-    for t in range(keep):
-        s, best = state.pick(g, tie)
-        order.append(s)
-        scores.append(best)
+    for t in range(problem.keep):
+        if t == 0 or t - 1 in updates:
+            loop.score(t)
+            if trace:
+                g, phi = loop.scores()
         if trace:
-            steps.append((g, phi * (gone + 1), state.energy.clone(), state.query_energy.clamp_min(0)))
-        pending.append((s, g))
-        gone.scatter_(1, s, -1)
+            closed = loop.closed()
+            steps.append((g.masked_fill(closed, -1), phi.masked_fill(closed, 0), *loop.energies()))
+        pending.append(loop.pick(t))
         if t in updates:
-            for pick in pending if state.rule.feedback == "all" else pending[-1:]:
-                state.feed_back(*pick)
+            for s in pending if problem.rule.feedback == "all" else pending[-1:]:
+                loop.feed_back(s)
             pending = []
-            g, phi = state.score(gone)
-        else:
-            g = g.scatter(1, s, -1)
-        left.append(state.energy.sum(dim=1))
-        if until is not None and t % patience == 0 and bool((left[-1] <= (1 - until) * left[0]).all()):
+        if (
+            until is not None
+            and t % patience == 0
+            and bool((loop.energies()[0].sum(dim=1) <= (1 - until) * start).all())
+        ):
             break
-    traces = _traces(steps, (state.energy, state.query_energy)) if trace else None
-    return Picks(torch.cat(order, dim=1), torch.cat(scores, dim=1), torch.stack(left, dim=1), traces)
+    picks = loop.picks(t + 1)
+    return replace(picks, traces=_traces(steps, loop.energies())) if trace else picks
 
 
 def _traces(steps: list[tuple[Tensor, ...]], end: tuple[Tensor, Tensor]) -> list[Trace]:
@@ -171,3 +146,8 @@ def _traces(steps: list[tuple[Tensor, ...]], end: tuple[Tensor, Tensor]) -> list
     energy = torch.cat([energy, end[0][:, None]], dim=1)
     query = torch.cat([query, end[1][:, None]], dim=1)
     return [Trace(*fields) for fields in zip(g, phi, energy, query, strict=True)]
+
+
+def shown(log: Tensor) -> Tensor:
+    """g from its logarithm; what the dtype can't hold stands at its largest number."""
+    return log.clamp(max=math.log(torch.finfo(log.dtype).max) * (1 - 1e-6)).exp()

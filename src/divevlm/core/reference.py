@@ -26,11 +26,15 @@ def alignment(cross: Tensor, norms: Tensor, candidates: Tensor, top_h: int) -> T
     return r / (r[candidates].max() + EPS)
 
 
-def score(cross: Tensor, norms: Tensor, candidates: Tensor, rule: Rule) -> tuple[Tensor, Tensor]:
-    """g (Eq. 1) and phi of every token."""
+def log_score(
+    cross: Tensor, norms: Tensor, candidates: Tensor, rule: Rule, more: float = 0.0
+) -> tuple[Tensor, Tensor, Tensor]:
+    """log g (Eq. 1), phi, and log g with `more` energy, of every token. No lam overflows a logarithm."""
     phi = alignment(cross, norms, candidates, rule.top_h)
-    weight = torch.exp(rule.lam * phi)
-    return (weight if rule.score == "prompt" else weight * norms**2), phi
+    if rule.score == "prompt":
+        return rule.lam * phi, phi, rule.lam * phi + more
+    energy = norms.where(norms > EPS, 0) ** 2
+    return rule.lam * phi + energy.log(), phi, rule.lam * phi + (energy + more).log()
 
 
 class Residuals:
@@ -82,18 +86,20 @@ def reference_select(
     picked_scores, steps = [], []
     norms = state.norms()
     left = [(norms**2).sum()]
-    g, phi = score(state.cross, norms, candidates, rule)
-    tie = 4 * torch.finfo(dtype).eps * g.max()
+    tie = 4 * torch.finfo(dtype).eps  # energies that the precision can't tell apart are equal
+    g, phi, upper = log_score(state.cross, norms, candidates, rule, tie)
 
     for t in range(keep):
         if trace:
-            steps.append((g.masked_fill(~candidates, -1), phi.masked_fill(~candidates, 0), norms**2, _energy(state.q)))
+            steps.append(
+                (g.exp().masked_fill(~candidates, -1), phi.masked_fill(~candidates, 0), norms**2, _energy(state.q))
+            )
         if norms[candidates].max() <= EPS:  # nothing is left to explain: fill in input order
             s = int(candidates.nonzero()[0])
-        else:  # scores that the precision can't tell apart are equal, and the lower index wins
-            s = int((candidates & (g >= g[candidates].max() - tie)).nonzero()[0])
+        else:  # of those that reach the best score, the lowest index
+            s = int((candidates & (upper >= g[candidates].max())).nonzero()[0])
         order.append(s)
-        picked_scores.append(g[s])
+        picked_scores.append(g[s].exp())
         candidates[s] = False
         pending.append(s)
 
@@ -103,7 +109,7 @@ def reference_select(
             pending = []
             norms = state.norms()
             if t < n - 1:
-                g, phi = score(state.cross, norms, candidates, rule)
+                g, phi, upper = log_score(state.cross, norms, candidates, rule, tie)
         left.append((norms**2).sum())
 
     full = None

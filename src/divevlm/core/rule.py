@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal
 
 EPS = 1e-6  # the paper's epsilon: clamped denominators, and the norm below which a residual counts as zero
 
-T = TypeVar("T")
+MOST = 1e30  # of lam: its products with an alignment stay within float32
 
 
 def require(ok: bool, name: str, value: object, allowed: str) -> None:
@@ -20,12 +19,16 @@ def require(ok: bool, name: str, value: object, allowed: str) -> None:
 
 def _number(name: str, value: object, allowed: str, ok: Callable[[float], bool]) -> None:
     numeric = isinstance(value, (int, float)) and not isinstance(value, bool)
-    require(numeric and math.isfinite(value) and ok(value), name, value, allowed)  # type: ignore[arg-type]
+    require(numeric and ok(value), name, value, allowed)  # type: ignore[arg-type]
 
 
 def _count(name: str, value: object, least: int) -> None:
     whole = isinstance(value, int) and not isinstance(value, bool)
     require(whole and value >= least, name, value, f"a whole number of at least {least}")  # type: ignore[operator]
+
+
+def yes_or_no(name: str, value: object) -> None:
+    require(isinstance(value, bool), name, value, "True or False")
 
 
 @dataclass(frozen=True)
@@ -50,13 +53,15 @@ class Rule:
     normalize: bool = True
 
     def __post_init__(self) -> None:
-        _number("lam", self.lam, "a finite number", lambda v: True)
+        _number("lam", self.lam, f"a number from {-MOST:g} to {MOST:g}", lambda v: -MOST <= v <= MOST)
         _number("eta", self.eta, "a number between 0 and 2, both excluded", lambda v: 0 < v < 2)
         _count("top_h", self.top_h, 1)
         if self.updates is not None:
             _count("updates", self.updates, 0)
         require(self.feedback in ("last", "all"), "feedback", self.feedback, "'last' or 'all'")
         require(self.score in ("fused", "prompt"), "score", self.score, "'fused' or 'prompt'")
+        for name in ("two_sided", "normalize"):
+            yes_or_no(name, getattr(self, name))
         require(not (self.score == "prompt" and self.lam == 0), "lam", self.lam, "non-zero with score='prompt'")
 
     def update_steps(self, keep: int) -> frozenset[int]:

@@ -50,6 +50,7 @@ class Selection:
     trace: Trace | None = None
     note: str = ""  # what the method has to say about it
     rows: Rows | None = None  # of a method that merges: what goes on instead of the tokens themselves
+    loop: str = ""  # DIVE: which of its loops ran
 
     @property
     def explained(self) -> float:
