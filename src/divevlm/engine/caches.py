@@ -103,7 +103,7 @@ class PrunedLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def reset(self) -> None:
         self.held.reset()
-        self.free = True
+        self.free = self.held.get_seq_length() == 0  # older versions of transformers leave a cache its length
 
     # The rest is the business of the layer that stores
 

@@ -59,9 +59,9 @@ def decide(method: Method, blocks: int, prefill: Prefill, gatherer: Gatherer, be
     contested = [group.keep < len(group.tokens) or method.budget.energy is not None for group in groups]
     signals = [gatherer.signals(group) for group, asked in zip(groups, contested, strict=True) if asked]
     keeps = [group.keep for group, asked in zip(groups, contested, strict=True) if asked]
-    start = time.perf_counter()
+    start = _now(gatherer.hidden)
     selections = iter(method.select(signals, keeps) if signals else ())
-    seconds = time.perf_counter() - start
+    seconds = _now(gatherer.hidden) - start
     choices = [
         Choice(group, next(selections) if asked else None) for group, asked in zip(groups, contested, strict=True)
     ]
@@ -75,6 +75,13 @@ def decide(method: Method, blocks: int, prefill: Prefill, gatherer: Gatherer, be
             places[row, positions] = places[row, positions].sort().values
             edits.append((row, positions, rows.values))
     return Decision(choices, stays, _positions(prefill, stays), places, edits, seconds)
+
+
+def _now(z: Tensor) -> float:
+    """Seconds, once the device of z has done what it was told so far."""
+    if z.is_cuda and torch.cuda.is_available():
+        torch.cuda.synchronize(z.device)
+    return time.perf_counter()
 
 
 def _kept(method: Method, prefill: Prefill, choices: Sequence[Choice]) -> list[Tensor]:

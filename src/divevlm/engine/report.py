@@ -31,6 +31,7 @@ class SegmentReport:
     )  # who competed: what the columns of a trace stand for
     trace: Trace | None = None
     note: str = ""  # what the method has to say about its choice
+    loop: str = ""  # which of DIVE's loops chose
     # of a method that merges: what each row stands for, as they come in the sequence
     merged: list[list[int]] | None = None
 
@@ -97,6 +98,7 @@ class Report:
     def __str__(self) -> str:
         kept, visual = (sum(values) for values in zip(*((len(s.kept), s.visual) for s in self.samples), strict=True))
         batch = f" in {len(self.samples)} samples" if len(self.samples) > 1 else ""
+        loops = {segment.loop for sample in self.samples for segment in sample.segments}
         rows = (
             (self.method, f"kept {kept} of {visual} visual tokens{batch} ({self.budget})"),
             (
@@ -111,7 +113,7 @@ class Report:
                 "prefill",
                 f"{_flops(self.flops_full)} -> {_flops(self.flops)} ({_share(self.flops, self.flops_full)}, estimated)",
             ),
-            ("selection", f"{self.selection_ms:.2f} ms"),
+            ("selection", f"{self.selection_ms:.2f} ms" + "".join(f", {loop} loop" for loop in sorted(loops) if loop)),
         )
         return "\n".join(f"{name:<10}{text}" for name, text in rows)
 
@@ -161,7 +163,7 @@ def _segment(choice: Choice) -> SegmentReport:
     tokens, selection = choice.group.tokens, choice.selection
     segment = SegmentReport(choice.slots.sort().values.tolist(), choice.order.tolist(), len(tokens), tokens.tolist())
     if selection is not None:
-        segment.trace, segment.note = selection.trace, selection.note
+        segment.trace, segment.note, segment.loop = selection.trace, selection.note, selection.loop
         if selection.rows is not None:
             segment.merged = [tokens[members].tolist() for members in selection.rows.members]
     return segment
