@@ -27,7 +27,10 @@ def add(commands: Any) -> None:
     parser.add_argument("--method", default="dive", help="names joined by commas, with options: dive:eta=0.5:layer=3")
     parser.add_argument("--keep", default="64", help="counts or shares joined by commas")
     parser.add_argument("--tasks", default="embedded", help="embedded, some of its eight tasks, or lmms-eval names")
-    parser.add_argument("--limit", type=int, help="samples of each task (embedded: 125; benchmarks: all)")
+    parser.add_argument(
+        "--limit",
+        help="samples of each task, or of some: vqav2=2000,all (embedded: 125; benchmarks: all); every category is among them",
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="results, and where to go on")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--batch-size", type=int, default=16, dest="batch")
@@ -41,7 +44,10 @@ def add(commands: Any) -> None:
     parser.add_argument("--workers", type=int, default=2, help="actors of --engine ray")
     parser.add_argument("--separate", action="store_true", help="compute nothing once for all methods: times compare")
     parser.add_argument(
-        "--simple", action="store_true", help="lmms-eval's plain prompts, as the paper's version had them"
+        "--inputs",
+        choices=("chat", "template"),
+        default="chat",
+        help="of benchmarks: the task's messages (chat) or its plain text (template) through the model's chat template",
     )
     parser.add_argument("--include-path", type=Path, dest="include", metavar="DIR", help="lmms-eval tasks of your own")
     parser.add_argument("--dtype", help="auto, float32, float16 or bfloat16")
@@ -51,13 +57,13 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from divevlm.experiments import lmms_scores
+    from divevlm.experiments.limits import Limits
     from divevlm.experiments.loading import rank
     from divevlm.experiments.results import cells
     from divevlm.experiments.runner import Run, evaluate, keeps, names
 
     same = (
         "model",
-        "limit",
         "out",
         "seed",
         "batch",
@@ -65,12 +71,15 @@ def run(options: argparse.Namespace) -> None:
         "new_tokens",
         "engine",
         "workers",
-        "simple",
+        "inputs",
         "dtype",
         "include",
     )
+    limits = Limits.parse(options.limit)
     found = evaluate(
         Run(
+            limit=limits.default,
+            limits=limits.named,
             methods=names(options.method),
             keeps=keeps(options.keep),
             tasks=names(options.tasks),

@@ -51,6 +51,7 @@ class _Base(lmms):  # type: ignore[misc]
     def _fill(self, answerer: Answerer | None, setting: Setting, batch: int, journal: Journal | None) -> None:
         require(batch >= 1, "batch_size", batch, "at least 1")
         self.setting, self.batch, self.journal = setting, batch, journal
+        self.numbers: dict[str, list[int]] = {}  # of a task's documents in the whole data set; none: as they are
         self.max_frames, self.exits, self.device = FRAMES, False, torch.device("cpu")
         if answerer is not None:
             self.answerer, self.device, self.method = answerer, answerer.model.device, setting.ready(answerer.model)
@@ -85,9 +86,8 @@ class _Base(lmms):  # type: ignore[misc]
         """Pictures are there for a batch at a time."""
         known = {} if self.journal is None else self.journal.done
         here = self.setting.method, self.setting.keep
-        answers = {
-            n: known[*here, *place(r)]["prediction"] for n, r in enumerate(requests) if (*here, *place(r)) in known
-        }
+        places = [(*here, *place(request, self.numbers)) for request in requests]
+        answers = {n: known[one]["prediction"] for n, one in enumerate(places) if one in known}
         todo = [number for number in range(len(requests)) if number not in answers]
         quiet = None if self.rank == 0 else True
         with tqdm(total=len(todo), desc=str(self.setting), unit="sample", disable=quiet) as bar:
@@ -105,7 +105,7 @@ class _Base(lmms):  # type: ignore[misc]
         try:
             return self._generated(requests)
         except Exception as error:
-            names = ", ".join(" ".join(place(request)) for request in requests)
+            names = ", ".join(" ".join(place(request, self.numbers)) for request in requests)
             raise ValueError(f"{names} failed: {type(error).__name__}: {error}") from error
 
     def _generated(self, requests: Sequence[Any]) -> list[Record]:
@@ -142,7 +142,7 @@ class Simple(_Base):
         text, _, visuals_of, number, task, split = request.args
         document = self.task_dict[task][split][number]
         draw = partial(self._media, visuals_of, document)
-        return Item(task, str(number), text.replace("<image>", "").strip(), "", draw)
+        return Item(*place(request, self.numbers), text.replace("<image>", "").strip(), "", draw)
 
     def _media(self, visuals_of: Callable[[Any], Any], document: Any) -> list[Any]:
         return [shown(one, self.max_frames) for one in visuals_of(document) or []]
@@ -160,7 +160,7 @@ class Chat(_Base):
             {"role": turn["role"], "content": [_placeholder(part) for part in turn["content"]]}
             for turn in messages.to_hf_messages()
         ]
-        return Item(task, str(number), text or "", "", partial(self._media, messages), turns)
+        return Item(*place(request, self.numbers), text or "", "", partial(self._media, messages), turns)
 
     def _media(self, messages: ChatMessages) -> list[Any]:
         images, videos, audio = messages.extract_media()

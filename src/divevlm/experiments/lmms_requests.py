@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import av
@@ -16,9 +16,13 @@ from divevlm.viz.media import Clip
 FRAMES = 32  # of a video, evenly spaced
 
 
-def place(request: Any) -> tuple[str, str]:
-    """Task and sample. args: text, then options and a function in either order, number, task, split"""
-    return request.args[4], str(request.args[3])
+def place(request: Any, numbers: Mapping[str, Sequence[int]]) -> tuple[str, str]:
+    """Task and sample. args: text, then options and a function in either order, number, task, split
+
+    numbers: of a task's documents in its whole data set, where it was cut to some of them
+    """
+    number, task = request.args[3], request.args[4]
+    return task, str(numbers[task][number] if task in numbers else number)
 
 
 def options(request: Any) -> dict[str, Any]:
@@ -29,7 +33,7 @@ def batches(requests: Sequence[Any], size: int) -> Iterator[list[int]]:
     """Numbers of requests, in their order; a batch has one task and one way to generate."""
     groups: dict[tuple[str, str], list[int]] = {}
     for number, request in enumerate(requests):
-        groups.setdefault((place(request)[0], repr(sorted(options(request).items()))), []).append(number)
+        groups.setdefault((request.args[4], repr(sorted(options(request).items()))), []).append(number)
     for group in groups.values():
         for at in range(0, len(group), size):
             yield group[at : at + size]

@@ -41,8 +41,10 @@ def analysis(name: str, out: Path, options: Any) -> tuple[dict[str, Any], Table]
     result = analyze(name, run)
     if name in DRAWN and not options.method:
         whole = replace(run, methods=ANALYSES[name].methods, keeps=budgets or ANALYSES[name].keeps)
-        draw = figures.redundancy(whole, out) if name == "redundancy" else figures.feedback(whole, result["rows"], out)
-        result["files"] = draw
+        if name == "redundancy":
+            result["files"] = figures.redundancy(whole, result.records, out)
+        else:
+            result["files"] = figures.feedback(whole, result["rows"], result.records, out)
     return result, ANALYSES[name].table(result["rows"])
 
 

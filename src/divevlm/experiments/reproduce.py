@@ -13,6 +13,7 @@ from divevlm.core.rule import require
 from divevlm.experiments import results, tasks
 from divevlm.experiments.analyses import ANALYSES, analyze
 from divevlm.experiments.answering import Answerer
+from divevlm.experiments.limits import Limits
 from divevlm.experiments.loading import load, machine
 from divevlm.experiments.measured import THROUGHPUT, Measured, full_scores, number
 from divevlm.experiments.recipe import VANILLA, Recipe, benchmarks, recipe
@@ -25,12 +26,12 @@ Table = tuple[list[str], list[list[str]]]
 
 @dataclass(frozen=True)
 class Order:
-    """What was asked for. model: instead of the recipe's; limit: samples of each task; out: a folder of its own."""
+    """What was asked for. model: instead of the recipe's; limits: samples of each task; out: a folder of its own."""
 
     scale: str
     out: Path
     model: str | None = None
-    limit: int | None = None
+    limits: Limits | None = None
     batch: int = 16
     split: str = "validation"
     seed: int = 0
@@ -39,20 +40,28 @@ class Order:
     def full(self) -> bool:
         return self.scale == "full"
 
+    @property
+    def limit(self) -> int | None:
+        return None if self.limits is None else self.limits.default
+
     def run(self, of: Recipe, methods: tuple[str, ...], keeps: tuple[int | float, ...], **more: Any) -> Run:
         """On the model and tasks of the recipe at this scale."""
         model = self.model or (of.settings["model"] if self.full else embedded_model(of))
         wanted = of.settings["embedded"].get("tasks", [tasks.ALL])
+        limits = () if self.limits is None else self.limits.named
         if self.full:
-            known = benchmarks()
-            wanted = list(dict.fromkeys(known[column]["task"] for column in of.benchmarks))
+            asked = [benchmarks()[column] for column in of.benchmarks]
+            wanted = list(dict.fromkeys(one["task"] for one in asked))
+            if self.limits is None:
+                limits = tuple((one["task"], one["limit"]) for one in asked if "limit" in one)
         few = None if self.full else of.settings["embedded"].get("limit")
         named: dict[str, Any] = {
             "limit": few if self.limit is None else self.limit,
+            "limits": limits,
             "batch": self.batch,
             "split": self.split,
             "seed": self.seed,
-            "simple": self.full,
+            "inputs": "template" if self.full else "chat",
         }
         return Run(model, methods, keeps, self.out, tuple(wanted), **named | more)
 
@@ -77,11 +86,11 @@ def scores(of: Recipe, order: Order) -> Measured:
     if THROUGHPUT in of.settings.get("extra", []):
         from divevlm.experiments.efficiency import throughput
 
-        speeds, found["throughput_of"] = throughput(run, of.name)
+        speeds, found["throughput_of"] = throughput(run, found, of.name)
         for row in made:
             speed, whole = speeds.get(Setting(row["method"], row["keep"])), speeds.get(Setting("vanilla", 0))
             row |= {"samples_per_second": speed, "throughput": speed / whole if speed and whole else None}
-    return Measured(of, made, names | {"vanilla": VANILLA}, {**budgets, 0: 0}, found, order.full)
+    return Measured(of, made, names | {"vanilla": VANILLA}, {**budgets, 0: 0}, dict(found), order.full)
 
 
 def _scores(of: Recipe, order: Order) -> tuple[dict[str, Any], Table]:
@@ -126,15 +135,22 @@ def _feedback(of: Recipe, order: Order) -> tuple[dict[str, Any], Table]:
 
     figures.check()
     schedules, budgets, printed = of.settings["schedules"], tuple(of.settings["budgets"]), of.settings["printed"]
-    run = replace(order.run(of, ANALYSES["redundancy"].methods, budgets), simple=False, mode="forced")
+    run = order.run(of, ANALYSES["redundancy"].methods, budgets, mode="forced")
     alike = analyze("redundancy", run)
     first = replace(run, keeps=budgets[:1])
-    gains = ANALYSES["feedback"].read(first, alike["rows"])
-    model, processor = load(run.model)
+    gains = ANALYSES["feedback"].read(first, alike["rows"], alike.records)
     few = run.items() if order.full else run.items()[: 20 if order.limit is None else order.limit]
     with bar((1 + len(few)) * len(schedules)) as tick:
-        cost = runtime(Answerer(model, processor, False), few, schedules, budgets[0], of.settings["new_tokens"], tick)
-    files = [*figures.feedback(first, gains, order.out, "figure4a"), *figures.redundancy(run, order.out, "figure4b")]
+        cost = runtime(
+            Answerer(*(alike.loaded or load(run.model)), False),
+            few,
+            schedules,
+            budgets[0],
+            of.settings["new_tokens"],
+            tick,
+        )
+    files = figures.feedback(first, gains, alike.records, order.out, "figure4a")
+    files += figures.redundancy(run, alike.records, order.out, "figure4b")
     by_updates = {figures.updates(row["method"]): row for row in gains}
     head = ["updates", "RGL, %", "right, %", *(f"redundancy {k}" for k in budgets)]
     head += [text for name, about, _ in RUNTIME for text in ([f"{about} printed"] if name in printed else []) + [about]]
@@ -190,5 +206,6 @@ def reproduce(name: str, order: Order) -> tuple[dict[str, Any], Table]:
         where = f"{order.model} and the paper's benchmarks" if order.model else "the paper's models and benchmarks"
     else:
         where = f"{order.model or 'the embedded model'} on drawn scenes, not the paper's models"
-    results.save(order.out, name, result, head, lines, f"{name}: {of.title}\n\nMeasured on {where}.")
+    holes = "".join(f"\n\nEmpty: {reason}." for reason in result.get("missing", []))
+    results.save(order.out, name, result, head, lines, f"{name}: {of.title}\n\nMeasured on {where}.{holes}")
     return result, (head, lines)

@@ -12,6 +12,8 @@ from divevlm.methods import METHODS, Method, method_of, parse
 from divevlm.models import family_of
 from divevlm.planning import MATCHES, VANILLA
 
+NOMINAL = 1024  # visual tokens, to check shares where images have any number of them
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -67,6 +69,26 @@ class Setting:
         found = plan(name, model, keep=self.keep, match="layer-mean").method
         assert found is not None
         return found.keep  # type: ignore[return-value]
+
+
+def check_budgets(settings: Sequence[Setting], config: Any) -> None:
+    """Refuse budgets that no image of this model can meet. config: of the model; nothing is loaded."""
+    from divevlm.planning import Shape, plan
+
+    kind = config.model_type
+    tokens = None if kind in ("llava", "llava_next") else NOMINAL
+    for setting in settings:
+        name, options, match = setting._parts()
+        if name == VANILLA:
+            continue
+        most = Shape.of(config, tokens=tokens).tokens
+        large = kind == "llava" and isinstance(setting.keep, int) and setting.keep > most
+        require(not large, "keep", setting.keep, f"at most {most}, the visual tokens of an image, for {name}")
+        wanted: Any = match or options.pop("match", "final")
+        try:
+            plan(name, config, keep=setting.keep, match=wanted, tokens=tokens, **options)
+        except ValueError as error:
+            raise ValueError(f"{setting} can't be done: {error}") from None
 
 
 def grid(methods: Sequence[str], keeps: Sequence[int | float], seed: int = 0) -> list[Setting]:

@@ -20,6 +20,7 @@ from divevlm.cli import main
 from divevlm.experiments.analyses import analyze
 from divevlm.experiments.answering import Answerer
 from divevlm.experiments.journal import Journal, read
+from divevlm.experiments.limits import Limits
 from divevlm.experiments.lmms_model import Chat, Simple
 from divevlm.experiments.lmms_requests import clip as read_clip
 from divevlm.experiments.lmms_requests import gold
@@ -104,7 +105,7 @@ def test_every_sample_has_the_score_that_lmms_eval_gave_it(whole):
 
 
 def test_plain_prompts_of_one_turn_say_the_same(micro, suite, whole, tmp_path):
-    evaluated(micro, suite, tmp_path, simple=True)
+    evaluated(micro, suite, tmp_path, inputs="template")
     assert predictions(tmp_path) == predictions(whole[0])  # the embedded questions are one turn anyway
 
 
@@ -218,7 +219,7 @@ def test_efficiency_and_tables_at_full_scale(micro, suite, tmp_path, monkeypatch
             f"divevlm.experiments.{module}.benchmarks", lambda: dict.fromkeys(recipe("table1").columns, stand_in)
         )
     monkeypatch.setattr("divevlm.experiments.reproduce.Run", partial(Run, include=suite))
-    order = Order("full", tmp_path / "five", micro, limit=2)
+    order = Order("full", tmp_path / "five", micro, Limits(2))
     result, (head, lines) = reproduce("table5", order)
     assert [row["printed_as"] for row in result["rows"]] == ["Vanilla", "VisionZip", "PruneSID", "SparseVLM", "DIVE"]
     assert all(row["total"] >= row["prefill_total"] > 0 for row in result["rows"])
