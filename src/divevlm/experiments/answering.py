@@ -88,7 +88,9 @@ class Answerer:
         for b, (item, text) in enumerate(zip(items, texts, strict=True)):
             costs = self._costs(session, b)
             share = total / len(items), clock.first / len(items)
-            found.append(Answered(text.strip(), float(right(text, item.gold)), None, *costs, *share))
+            found.append(
+                Answered(text if item.stock else text.strip(), float(right(text, item.gold)), None, *costs, *share)
+            )
         return found
 
     @torch.inference_mode()

@@ -12,7 +12,7 @@ import torch
 
 from divevlm.experiments import figures, results, tasks
 from divevlm.experiments.answering import Answerer
-from divevlm.experiments.loading import Loaded, default_device, load
+from divevlm.experiments.loading import Loaded, default_device
 from divevlm.experiments.measured import full_scores, number, reasons
 from divevlm.experiments.recipe import VANILLA, Recipe, benchmarks
 from divevlm.experiments.runner import Result, Run, evaluate
@@ -101,7 +101,7 @@ def peaks(run: Run, loaded: Loaded | None = None) -> dict[Setting, float | None]
     if default_device() == "cpu":
         return {}
     some = replace(run, mode="forced", limit=_few(run)).items()
-    answerer = Answerer(*(loaded or load(run.model, dtype=run.dtype)), shared=False)
+    answerer = Answerer(*(loaded or run.load()), shared=False)
     found = {}
     for setting in run.settings:
         ask = partial(_ask, answerer, some, setting.ready(answerer.model), run.new_tokens)

@@ -37,13 +37,18 @@ def updates(method: str) -> int:
 
 
 def feedback(
-    run: Run, rows: Sequence[dict[str, Any]], records: list[Record], folder: Path, name: str = "feedback"
+    run: Run,
+    rows: Sequence[dict[str, Any]],
+    records: list[Record],
+    folder: Path,
+    name: str = "feedback",
+    score: str = "right, %",
 ) -> list[str]:
-    """Boxes of RGL by schedule with the share of right answers."""
+    """Boxes of RGL by schedule with the rows' "accuracy", called `score`."""
     methods, logs = likelihoods(run.methods, run.keeps[0], records)
     scores = {row["method"]: row["accuracy"] for row in rows if row["keep"] == run.keeps[0]}
     gains = relative_gold_likelihood(logs).tolist()
-    made = viz.feedback_boxes(gains, [updates(m) for m in methods], [scores[m] for m in methods], "right, %")
+    made = viz.feedback_boxes(gains, [updates(m) for m in methods], [scores[m] for m in methods], score)
     return save(made, folder, name)
 
 

@@ -40,14 +40,14 @@ def models(run: Run, found: Suite, answerer: Answerer | None, journal: Journal |
     kind = Chat if run.inputs == "chat" else Simple
     made = [kind.around(answerer, setting, run.batch, journal) for setting in run.settings]
     for lm in made:
-        lm.task_dict, lm.numbers, lm.inputs = found.data, found.numbers, run.inputs
+        lm.task_dict, lm.numbers, lm.inputs, lm.pad = found.data, found.numbers, run.inputs, run.pad
     return made
 
 
 def items(run: Run) -> list[Item]:
     """Documents of lmms-eval tasks as questions with one gold answer, for teacher forcing; a group's bear its name."""
-    found = suite(run)
-    from divevlm.experiments.lmms_requests import gold
+    found, plain = suite(run), run.inputs == "stock"
+    from divevlm.experiments.lmms_requests import gold, media
 
     made: list[Item] = []
     for name, task in found.tasks.items():
@@ -55,15 +55,15 @@ def items(run: Run) -> list[Item]:
         for place, number in enumerate(found.numbers[name]):
             document = task.eval_docs_no_media[place]
             sample = str(number) if name == asked else f"{name}/{number}"
-            draw = partial(_media, task, place)
-            made.append(Item(asked, sample, task.doc_to_text(document), gold(task, name, document), draw))
+            draw = partial(_drawn, media, task, place, plain, run.pad)
+            text, answer = task.doc_to_text(document), gold(task, name, document)
+            made.append(Item(asked, sample, text, answer, draw, stock=plain))
     return made
 
 
-def _media(task: Any, place: int) -> list[Any]:
-    from divevlm.experiments.lmms_requests import shown
-
-    return [shown(one) for one in task.doc_to_visual(task.eval_docs[place]) or []]
+def _drawn(media: Any, task: Any, place: int, plain: bool, pad: bool) -> list[Any]:
+    found: list[Any] = media(task.doc_to_visual, task.eval_docs[place], plain, pad)
+    return found
 
 
 def answer(run: Run, found: Suite, answerer: Answerer, journal: Journal) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import av
 import numpy as np
 from lmms_eval.models.model_utils.load_video import read_video
+from transformers.image_utils import OPENAI_CLIP_MEAN
 
 from divevlm.core.rule import require
+from divevlm.experiments.stock import padded
 from divevlm.viz.media import Clip
 
 FRAMES = 32  # of a video, evenly spaced
@@ -51,6 +53,14 @@ def cut(text: str, until: str | Sequence[str] | None) -> str:
     for stop in [until] if isinstance(until, str) else until or []:
         text = text.split(stop)[0] if stop else text
     return text.strip()
+
+
+def media(visuals_of: Callable[[Any], Any], document: Any, plain: bool, pad: bool, frames: int = FRAMES) -> list[Any]:
+    """What a task shows with a document. plain: as it is, for the stock models; pad: pictures to squares"""
+    found = visuals_of(document) or []
+    if pad:
+        found = [one if isinstance(one, str) else padded(one, OPENAI_CLIP_MEAN) for one in found]
+    return list(found) if plain else [shown(one, frames) for one in found]
 
 
 def shown(visual: Any, frames: int = FRAMES) -> Any:

@@ -72,6 +72,8 @@ def suite(run: Run) -> Suite:
         fresh = {}
         for (name, task), limit in zip(members, limits, strict=True):
             fresh[name], found.numbers[name] = cut(task, limit, run.seed, hints.get(asked, {}))
+            if run.ocr and "ocr" in (task.lmms_eval_specific_kwargs or {}):
+                fresh[name].lmms_eval_specific_kwargs = {**task.lmms_eval_specific_kwargs, "ocr": True}
             found.group[name] = asked
         found.trees[asked] = _replaced(tree, fresh)
         found.tasks |= fresh
@@ -88,9 +90,14 @@ def cut(task: Any, limit: int | None, seed: int, hints: dict[str, Any]) -> tuple
         return list(plain[name]) if name in plain.column_names else None
 
     numbers = chosen(len(plain), limit, seed, column("category"), column("unit"))
-    same = copy(task)
+    same, same._config = copy(task), copy(task._config)
     same.dataset = {**task.dataset, split: task.dataset[split].select(numbers)}
     same.dataset_no_image = {**task.dataset_no_image, split: plain.select(numbers)}
+    same._config.generation_kwargs = (
+        {**{"max_new_tokens": hints["new_tokens"]}, **task.config.generation_kwargs}
+        if "new_tokens" in hints
+        else task.config.generation_kwargs
+    )
     if same.config.num_fewshot is None:  # as simple_evaluate does
         same.set_config(key="num_fewshot", value=0)
     same.set_fewshot_seed(seed=1234)

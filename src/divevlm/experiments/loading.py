@@ -7,6 +7,7 @@ import platform
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -43,10 +44,22 @@ def _told(model: str) -> Iterator[None]:
         ) from None
 
 
-def load(model: str, device: str | None = None, dtype: str | None = None) -> Loaded:
+@cache
+def family_name(model: str) -> str:
+    return str(config_of(model).model_type)
+
+
+def load(
+    model: str,
+    device: str | None = None,
+    dtype: str | None = None,
+    device_map: str | None = None,
+    pixels: dict[str, int] | None = None,
+) -> Loaded:
     """A model in eval mode and its processor, which pads on the left.
 
-    device: default, the GPU of this process if there is one; dtype: default float32 on a CPU, the checkpoint's own on a GPU
+    device: default, the GPU of this process if there is one; dtype: default float32 on a CPU, the checkpoint's own on a GPU;
+    device_map: "auto" spreads the model over all GPUs; pixels: limits of a picture that the processor is to hold to
     """
     from divevlm import tiny
 
@@ -60,10 +73,11 @@ def load(model: str, device: str | None = None, dtype: str | None = None) -> Loa
     require(wanted in ("auto", "float32", "float16", "bfloat16"), "dtype", wanted, "auto, float32, float16 or bfloat16")
     kind = wanted if wanted == "auto" else getattr(torch, wanted)
     with _told(model):
-        network = transformers.AutoModelForImageTextToText.from_pretrained(model, dtype=kind)
-        processor = transformers.AutoProcessor.from_pretrained(model)
+        more = {} if device_map is None else {"device_map": device_map}
+        network = transformers.AutoModelForImageTextToText.from_pretrained(model, dtype=kind, **more)
+        processor = transformers.AutoProcessor.from_pretrained(model, **(pixels or {}))
     processor.tokenizer.padding_side = "left"
-    return network.to(device).eval(), processor
+    return (network if device_map else network.to(device)).eval(), processor
 
 
 def rank() -> tuple[int, int]:

@@ -79,13 +79,14 @@ def number(value: float | None, digits: int) -> str:
 def full_scores(found: dict[str, Any], of: Recipe) -> list[dict[str, Any]]:
     """lmms-eval's metrics as the paper's columns, one row a setting; None where one is missing, and under "missing" why."""
     known = benchmarks()
+    other = of.settings.get("metrics", {})  # than the benchmark's usual ones
     rows: list[dict[str, Any]] = []
     full: dict[str, float] | None = None
     for entry in found.get("benchmarks", {}).values():
         scores: dict[str, float | None] = {}
         missing: dict[str, str] = {}
         for column in of.benchmarks:
-            task, names = known[column]["task"], known[column]["metrics"]
+            task, names = known[column]["task"], other.get(column, known[column]["metrics"])
             metrics = entry["tasks"].get(task, {})
             absent = [name for name in names if name not in metrics]
             scores[column] = None if absent else known[column]["factor"] * sum(metrics[name] for name in names)

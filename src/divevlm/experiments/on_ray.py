@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from divevlm.core.rule import require
 from divevlm.experiments.answering import Answerer
 from divevlm.experiments.journal import Journal, Record
-from divevlm.experiments.loading import load
 from divevlm.experiments.sweep import answered
 from divevlm.experiments.tasks import Item
 
@@ -26,7 +25,7 @@ class Asks:
 
     def __init__(self, run: Run) -> None:
         self.run, self.items = run, run.items()
-        self.answerer = Answerer(*load(run.model, dtype=run.dtype), shared=run.shared)
+        self.answerer = Answerer(*run.load(), shared=run.shared)
         self.settings = [(setting, setting.ready(self.answerer.model)) for setting in run.settings]
 
     def __call__(self, row: Row) -> list[Row]:
@@ -48,7 +47,7 @@ class Benchmarks(Asks):
 
         found = suite(run)
         self.requests = found.requests()
-        self.models = models(run, found, Answerer(*load(run.model, dtype=run.dtype), shared=False), None)
+        self.models = models(run, found, Answerer(*run.load(), shared=False), None)
 
     def records(self, number: int, wanted: list[int]) -> list[Record]:
         found: list[Record] = self.models[number].records([self.requests[i] for i in wanted])

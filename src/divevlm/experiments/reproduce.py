@@ -14,10 +14,10 @@ from divevlm.experiments import results, tasks
 from divevlm.experiments.analyses import ANALYSES, analyze
 from divevlm.experiments.answering import Answerer
 from divevlm.experiments.limits import Limits
-from divevlm.experiments.loading import load, machine
+from divevlm.experiments.loading import machine
 from divevlm.experiments.measured import THROUGHPUT, Measured, full_scores, number
 from divevlm.experiments.recipe import VANILLA, Recipe, benchmarks, recipe
-from divevlm.experiments.runner import Run, bar, evaluate
+from divevlm.experiments.runner import Inputs, Run, bar, evaluate
 from divevlm.experiments.settings import Setting
 from divevlm.experiments.timing import RUNTIME, runtime
 
@@ -32,9 +32,14 @@ class Order:
     out: Path
     model: str | None = None
     limits: Limits | None = None
-    batch: int = 16
+    batch: int | None = None  # None: 1 at full scale, as in the paper, otherwise 16
     split: str = "validation"
     seed: int = 0
+    inputs: Inputs = "stock"  # this and what follows: at full scale
+    ocr: bool | None = None  # None: as the recipe says
+    pad: bool = False
+    dtype: str | None = None
+    device_map: str | None = None
 
     @property
     def full(self) -> bool:
@@ -58,12 +63,32 @@ class Order:
         named: dict[str, Any] = {
             "limit": few if self.limit is None else self.limit,
             "limits": limits,
-            "batch": self.batch,
+            "batch": self.batch or (1 if self.full else 16),
             "split": self.split,
             "seed": self.seed,
-            "inputs": "template" if self.full else "chat",
         }
+        if self.full:
+            ocr = of.settings.get("ocr", False) if self.ocr is None else self.ocr
+            named |= {"inputs": self.inputs, "ocr": ocr, "pad": self.pad}
+            named |= {"dtype": self.dtype, "device_map": self.device_map}
         return Run(model, methods, keeps, self.out, tuple(wanted), **named | more)
+
+
+def asked_how(of: Recipe, order: Order) -> str:
+    """For the table: which inputs ran."""
+    if of.kind == "summary":
+        return "Inputs as the tables it sums up have them"
+    run = order.run(of, (), ())
+    inputs = {
+        "stock": "those of lmms-eval's own models",
+        "template": "the tasks' plain text through the checkpoint's chat template",
+        "chat": "the tasks' messages through the checkpoint's chat template",
+    }[run.inputs]
+    parts = [f"Inputs: {inputs}", f"batch {run.batch}", "OCR tokens in TextVQA's prompts" if run.ocr else ""]
+    parts += ["pictures padded to squares" if run.pad else "", f"dtype {run.dtype}" if run.dtype else ""]
+    asked = {benchmarks()[column]["task"]: run.limit_of(benchmarks()[column]["task"]) for column in of.benchmarks}
+    parts += [f"{task}: {limit} samples" for task, limit in asked.items() if limit is not None]
+    return "; ".join(part for part in parts if part)
 
 
 def embedded_model(of: Recipe) -> str:
@@ -142,17 +167,22 @@ def _feedback(of: Recipe, order: Order) -> tuple[dict[str, Any], Table]:
     few = run.items() if order.full else run.items()[: 20 if order.limit is None else order.limit]
     with bar((1 + len(few)) * len(schedules)) as tick:
         cost = runtime(
-            Answerer(*(alike.loaded or load(run.model)), False),
+            Answerer(*(alike.loaded or run.load()), False),
             few,
             schedules,
             budgets[0],
             of.settings["new_tokens"],
             tick,
         )
-    files = figures.feedback(first, gains, alike.records, order.out, "figure4a")
+    label = "right, %"
+    if order.full:  # the paper's scale: answers generated and scored as a benchmark
+        label, asked = "MME", replace(first, mode="generate", out=order.out / "mme")
+        scored = {row["method"]: row for row in full_scores(evaluate(asked, alike.loaded), of)}
+        gains = [row | {"accuracy": scored[row["method"]]["scores"]["MME"]} for row in gains]
+    files = figures.feedback(first, gains, alike.records, order.out, "figure4a", label)
     files += figures.redundancy(run, alike.records, order.out, "figure4b")
     by_updates = {figures.updates(row["method"]): row for row in gains}
-    head = ["updates", "RGL, %", "right, %", *(f"redundancy {k}" for k in budgets)]
+    head = ["updates", "RGL, %", label, *(f"redundancy {k}" for k in budgets)]
     head += [text for name, about, _ in RUNTIME for text in ([f"{about} printed"] if name in printed else []) + [about]]
     lines = []
     for row in cost:
@@ -176,7 +206,7 @@ def _pictures(of: Recipe, order: Order) -> tuple[dict[str, Any], Table]:
     run = order.run(of, (), (), mode="forced")
     limit = (64 if order.full else 8) if order.limit is None else order.limit
     some = replace(run, limit=limit).items()
-    model, processor = load(run.model)
+    model, processor = run.load()
     keep = int(of.budgets[0])
     with torch.inference_mode():
         files, facts = figures.pictures(of.kind, model, processor, some, of.methods, keep, order.out, of.name)
@@ -204,6 +234,7 @@ def reproduce(name: str, order: Order) -> tuple[dict[str, Any], Table]:
     result |= {"recipe": name, "title": of.title, "scale": order.scale}
     if order.full:
         where = f"{order.model} and the paper's benchmarks" if order.model else "the paper's models and benchmarks"
+        where += f". {asked_how(of, order)}"
     else:
         where = f"{order.model or 'the embedded model'} on drawn scenes, not the paper's models"
     holes = "".join(f"\n\nEmpty: {reason}." for reason in result.get("missing", []))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -15,19 +16,20 @@ from torch import distributed
 from tqdm import tqdm
 
 from divevlm.core.rule import require
-from divevlm.experiments import results
+from divevlm.experiments import results, stock
 from divevlm.experiments.answering import Answerer
 from divevlm.experiments.journal import Journal, Record
 from divevlm.experiments.lmms_scores import cells
-from divevlm.experiments.loading import Loaded, config_of, load, machine, rank
+from divevlm.experiments.loading import Loaded, config_of, family_name, load, machine, rank
+from divevlm.experiments.memory import cards, told
 from divevlm.experiments.settings import Setting, check_budgets, grid
 from divevlm.experiments.sweep import Mode, shard, sweep
 from divevlm.experiments.tasks import ALL, Item, expand, is_embedded, items
 from divevlm.tiny.splits import SIZES
 
-Inputs = Literal["chat", "template"]
+Inputs = Literal["stock", "chat", "template"]
 FORMAT = 2  # of the folders: raised when samples of before must not be added to
-LATER = ("new_tokens", "inputs", "include")  # what only some tasks depend on
+LATER = ("new_tokens", "inputs", "ocr", "pad", "include")  # what only some tasks depend on
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,9 @@ class Run:
     """methods and keeps are crossed.
 
     limit   samples of each task (None: 125 of an embedded one, all of a benchmark); limits: of some benchmarks by name
-    inputs  of benchmarks: the task's messages ("chat") or its plain text ("template") through the checkpoint's chat template
+    inputs  of benchmarks: as lmms-eval's own model makes them ("stock"), or the task's messages ("chat") or its plain text
+            ("template") through the checkpoint's chat template
+    ocr     OCR tokens in TextVQA's prompts; pad: LLaVA-1.5's pictures to squares, as its authors do, instead of a crop
     """
 
     model: str
@@ -56,6 +60,9 @@ class Run:
     dtype: str | None = None
     include: Path | None = None  # a folder with lmms-eval tasks of one's own
     limits: tuple[tuple[str, int | None], ...] = ()
+    ocr: bool = False
+    pad: bool = False
+    device_map: str | None = None
 
     @property
     def settings(self) -> list[Setting]:
@@ -93,7 +100,29 @@ class Run:
     @property
     def stock_name(self) -> str:
         """What lmms-eval's tasks take the model for: some have prompts of their own for some models."""
-        return "divevlm"
+        return stock.NAMES[family_name(self.model)] if self.inputs == "stock" else "divevlm"
+
+    def load(self) -> Loaded:
+        limited = bool(self.benchmarks) and self.inputs == "stock" and family_name(self.model) == "qwen2_vl"
+        pixels = stock.PIXELS if limited else None
+        return load(self.model, dtype=self.dtype, device_map=self.device_map, pixels=pixels)
+
+    def check(self) -> None:
+        """What can be told before data and model are loaded, but for the tasks' names."""
+        require(self.batch >= 1, "batch-size", self.batch, "at least 1")
+        for limit in (self.limit, *dict(self.limits).values()):
+            require(limit is None or limit >= 1, "limit", limit, "at least 1")
+        check_budgets(self.settings, config_of(self.model))
+        if self.benchmarks:
+            family = family_name(self.model)
+            if self.inputs == "stock":
+                stock.check(family)
+            require(
+                not self.pad or family == "llava",
+                "pad",
+                True,
+                f"False for {family}: only LLaVA-1.5's pictures are cropped",
+            )
 
     def journal(self, number: int = 0) -> Journal:
         return Journal(self.out, self.same, number, LATER)
@@ -107,7 +136,7 @@ class Run:
             found["new_tokens"] = self.new_tokens
         if self.benchmarks:
             include = None if self.include is None else str(self.include.resolve())
-            found |= {"inputs": self.inputs, "include": include}
+            found |= {"inputs": self.inputs, "ocr": self.ocr, "pad": self.pad, "include": include}
         return found
 
 
@@ -124,9 +153,6 @@ def evaluate(run: Run, loaded: Loaded | None = None) -> Result:
 
     loaded: the run's model and processor, where the caller has them already
     """
-    require(run.batch >= 1, "batch-size", run.batch, "at least 1")
-    for limit in (run.limit, *dict(run.limits).values()):
-        require(limit is None or limit >= 1, "limit", limit, "at least 1")
     number, world = rank()
     require(run.engine != "ray" or world == 1, "engine", "ray", "used without torchrun and accelerate launch")
     join(world)
@@ -138,8 +164,8 @@ def evaluate(run: Run, loaded: Loaded | None = None) -> Result:
             from divevlm.experiments import lmms
 
             lmms.check(run)
+        run.check()
         questions = run.items()
-        check_budgets(wanted, config_of(run.model))
         if asks:
             suite = lmms.suite(run)
         if run.engine == "ray":
@@ -147,7 +173,10 @@ def evaluate(run: Run, loaded: Loaded | None = None) -> Result:
 
             ray_sweep(run, journal, questions, suite)
         else:
-            model, processor = loaded = loaded or load(run.model, dtype=run.dtype)
+            if number == 0 and suite is not None and loaded is None:
+                spread = run.device_map is not None
+                sys.stderr.write(told(config_of(run.model), run.dtype, run.batch, cards(), spread) + "\n")
+            model, processor = loaded = loaded or run.load()
             if run.asked:
                 mine = shard(questions, number, world)
                 with bar(len(mine) * len(wanted), number) as tick:
@@ -204,6 +233,13 @@ def wait_for_all() -> None:
     command once more when all are done."""
     if distributed.is_available() and distributed.is_initialized():
         distributed.barrier()
+
+
+def usual_inputs(model: str) -> Inputs:
+    """Those of lmms-eval's own model where it has one of that family; an embedded model knows its own template only."""
+    from divevlm import tiny
+
+    return "stock" if model not in tiny.available() and family_name(model) in stock.NAMES else "chat"
 
 
 def keeps(text: str) -> tuple[int | float, ...]:

@@ -12,6 +12,7 @@ from divevlm.experiments import lmms_suite
 from divevlm.experiments.answering import Answerer
 from divevlm.experiments.journal import read
 from divevlm.experiments.recipe import names, recipe
+from divevlm.experiments.runner import Run
 
 from . import hub
 
@@ -82,7 +83,7 @@ def test_a_task_that_gives_no_number_is_a_hole_with_a_reason(world, capsys, tmp_
     def fails(results):
         raise ZeroDivisionError("nothing to divide by")
 
-    task = lmms_suite.loaded("pope", None, "divevlm", "simple")["pope"]
+    task = lmms_suite.loaded("pope", None, "llava_hf", "simple")["pope"]
     monkeypatch.setitem(task._aggregation_list, "pope_f1_score", fails)
     result = reproduce(capsys, "table6", tmp_path, "--limit", "1")
     assert result["missing"] == ["POPE: pope gave no pope_f1_score (ZeroDivisionError: nothing to divide by)"]
@@ -91,6 +92,39 @@ def test_a_task_that_gives_no_number_is_a_hole_with_a_reason(world, capsys, tmp_
     text = (tmp_path / "table6.md").read_text()
     assert "Empty: POPE: pope gave no pope_f1_score" in text
     assert "| 85.9 |  |" in text
+
+
+def test_the_table_says_which_inputs_ran(world, capsys, tmp_path):
+    reproduce(
+        capsys, "table7", tmp_path, "--limit", "1", "--inputs", "template", "--no-ocr", "--pad", "--dtype", "float32"
+    )
+    text = (tmp_path / "table7.md").read_text()
+    assert (
+        "Inputs: the tasks' plain text through the checkpoint's chat template; batch 1; pictures padded to squares"
+        in text
+    )
+    assert "mme: 1 samples" in text
+    assert main(["reproduce", "table7", "--scale", "full", "--out", str(tmp_path), "--limit", "1"]) == 2
+    assert "--out must be of a run with" in capsys.readouterr().err
+
+
+def test_ocr_tokens_and_lengths_reach_the_requests(world):
+    def asked(**more):
+        run = Run("llava-hf/llava-1.5-7b-hf", (), (), None, ("textvqa_val", "mme"), inputs="stock", **more)
+        return lmms_suite.suite(run).requests()
+
+    texts = [one.args[0] for one in asked(ocr=True)]
+    assert sum("\nReference OCR token: STOP, " in text for text in texts) == 6
+    assert not any("OCR token" in one.args[0] for one in asked())
+    assert {one.args[4]: one.args[1]["max_new_tokens"] for one in asked()} == {"textvqa_val": 32, "mme": 16}
+
+
+def test_figures_are_on_the_papers_scale(world, capsys, tmp_path):
+    result = reproduce(capsys, "figure4", tmp_path / "four", "--limit", "3")
+    scored = json.loads((tmp_path / "four" / "mme" / "results.json").read_text())["benchmarks"]
+    wanted = [sum(entry["tasks"]["mme"].values()) for entry in scored.values() if entry["method"] != "vanilla"]
+    assert [row["accuracy"] for row in result["feedback"]] == wanted
+    assert recipe("figure3").settings["metrics"] == {"POPE": ["pope_accuracy"]}
 
 
 def test_a_budget_that_cannot_be_met_is_told_before_anything_runs(world, capsys, tmp_path):
