@@ -104,7 +104,7 @@ def peaks(run: Run, loaded: Loaded | None = None) -> dict[Setting, float | None]
     answerer = Answerer(*(loaded or run.load()), shared=False)
     found = {}
     for setting in run.settings:
-        ask = partial(_ask, answerer, some, setting.ready(answerer.model), run.new_tokens)
+        ask = partial(_ask, answerer, some, setting.ready(answerer.model, answerer.processor), run.new_tokens)
         found[setting] = peak_memory(answerer.model.device, ask)
     return found
 

@@ -56,7 +56,8 @@ class _Base(lmms):  # type: ignore[misc]
         self.max_frames, self.exits, self.device = FRAMES, False, torch.device("cpu")
         self.inputs, self.pad = "template", False
         if answerer is not None:
-            self.answerer, self.device, self.method = answerer, answerer.model.device, setting.ready(answerer.model)
+            self.answerer, self.device = answerer, answerer.model.device
+            self.method = setting.ready(answerer.model, answerer.processor)
 
     @classmethod
     def around(cls, answerer: Answerer | None, setting: Setting, batch: int, journal: Journal | None = None) -> Any:

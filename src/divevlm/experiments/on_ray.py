@@ -26,7 +26,9 @@ class Asks:
     def __init__(self, run: Run) -> None:
         self.run, self.items = run, run.items()
         self.answerer = Answerer(*run.load(), shared=run.shared)
-        self.settings = [(setting, setting.ready(self.answerer.model)) for setting in run.settings]
+        self.settings = [
+            (setting, setting.ready(self.answerer.model, self.answerer.processor)) for setting in run.settings
+        ]
 
     def __call__(self, row: Row) -> list[Row]:
         """All settings of a batch, so that what is shared is computed once."""

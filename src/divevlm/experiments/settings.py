@@ -9,6 +9,8 @@ from typing import Any
 from divevlm.budget import Budget
 from divevlm.core.rule import require
 from divevlm.methods import METHODS, Method, method_of, parse
+from divevlm.methods.readers import check as check_reader
+from divevlm.methods.readers import readers
 from divevlm.models import family_of
 from divevlm.planning import MATCHES, VANILLA
 
@@ -27,17 +29,24 @@ class Setting:
     def __str__(self) -> str:
         return self.method if not self.keep else f"{self.method} {self.keep:g}"
 
-    def ready(self, model: Any) -> Method | None:
+    def ready(self, model: Any, processor: Any = None) -> Method | None:
         """The method itself, for this model; None: vanilla."""
         name, options, match = self._parts()
         if name == VANILLA:
             return None
+        options |= readers(name, self._text(), model, processor)
         return method_of(name, self._mean_matched(name, model) if match == "layer-mean" else self.keep, options)
+
+    def _text(self) -> str | None:
+        """What a method reads the prompt with, where the string says so."""
+        found = parse(self.method)[1].get("text")
+        return None if found is None else str(found)
 
     def check(self) -> Setting:
         """Refuse what is wrong whatever the model."""
         name, options, _ = self._parts()
         if name != VANILLA:
+            check_reader(name, self._text())
             method_of(name, self.keep, options)
         return self
 
@@ -48,6 +57,7 @@ class Setting:
             require(not options, "method", self.method, "without options where it is vanilla")
             return name, {}, None
         known = {f.name for f in fields(METHODS.get(name))}
+        options.pop("text", None)
         if "seed" in known:
             options.setdefault("seed", self.seed)
         match = None if "match" in known else options.pop("match", None)

@@ -39,7 +39,7 @@ def sweep(
     tick: Callable[[int, str], object] = lambda count, text: None,
 ) -> None:
     """What the journal does not have yet. tick: told how many samples are done now, and what comes."""
-    methods = {setting: setting.ready(answerer.model) for setting in settings}
+    methods = {setting: setting.ready(answerer.model, answerer.processor) for setting in settings}
     if answerer.once is None and items:  # times count: compile and allocate before them
         for setting, method in methods.items():
             answered(answerer, next(batches(items, batch)), setting, method, mode, new_tokens)
