@@ -15,6 +15,7 @@ import transformers
 
 import divevlm
 from divevlm.core.rule import require
+from divevlm.experiments.processors import processor_of
 
 Loaded = tuple[Any, Any]  # a model and its processor
 
@@ -55,11 +56,13 @@ def load(
     dtype: str | None = None,
     device_map: str | None = None,
     pixels: dict[str, int] | None = None,
+    attn: str | None = None,
 ) -> Loaded:
     """A model in eval mode and its processor, which pads on the left.
 
     device: default, the GPU of this process if there is one; dtype: default float32 on a CPU, the checkpoint's own on a GPU;
-    device_map: "auto" spreads the model over all GPUs; pixels: limits of a picture that the processor is to hold to
+    device_map: "auto" spreads the model over all GPUs; pixels: limits of a picture that the processor is to hold to;
+    attn: attention implementation
     """
     from divevlm import tiny
 
@@ -73,9 +76,10 @@ def load(
     require(wanted in ("auto", "float32", "float16", "bfloat16"), "dtype", wanted, "auto, float32, float16 or bfloat16")
     kind = wanted if wanted == "auto" else getattr(torch, wanted)
     with _told(model):
-        more = {} if device_map is None else {"device_map": device_map}
+        given = {"device_map": device_map, "attn_implementation": attn}
+        more = {name: value for name, value in given.items() if value is not None}
         network = transformers.AutoModelForImageTextToText.from_pretrained(model, dtype=kind, **more)
-        processor = transformers.AutoProcessor.from_pretrained(model, **(pixels or {}))
+        processor = processor_of(model, **(pixels or {}))
     processor.tokenizer.padding_side = "left"
     return (network if device_map else network.to(device)).eval(), processor
 

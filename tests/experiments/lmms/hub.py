@@ -6,6 +6,7 @@ import av
 import datasets
 import numpy as np
 from datasets import Dataset, DatasetDict, Features, Image, Sequence, Value
+from transformers import CLIPConfig, CLIPModel
 
 from ...zoo import build, clip, picture
 
@@ -223,6 +224,22 @@ STAND_INS = {  # the paper's checkpoints -> the zoo's model of that class
     "llava-hf/llava-onevision-qwen2-7b-ov-hf": "llava_onevision",
     "Qwen/Qwen2-VL-7B-Instruct": "qwen2_vl",
 }
+
+
+def text_tower(folder):
+    """A CLIP model as wide as the zoo's towers, with a tokenizer."""
+    entry = build("llava_576")
+    tokens = entry.processor.tokenizer
+    small = {"hidden_size": entry.model.config.vision_config.hidden_size, "intermediate_size": 16}
+    small |= {"num_hidden_layers": 1, "num_attention_heads": 2}
+    ends = {name: getattr(tokens, name) for name in ("eos_token_id", "bos_token_id", "pad_token_id")}
+    config = CLIPConfig(
+        text_config=small | ends | {"vocab_size": len(tokens), "max_position_embeddings": 77},
+        vision_config=small | {"image_size": 336, "patch_size": 14},
+        projection_dim=8,
+    )
+    CLIPModel(config).save_pretrained(folder)
+    tokens.save_pretrained(folder)
 
 
 def checkpoint(name, folder, layers=20):

@@ -13,6 +13,7 @@ from divevlm.experiments.answering import Answerer
 from divevlm.experiments.journal import read
 from divevlm.experiments.recipe import names, recipe
 from divevlm.experiments.runner import Run
+from divevlm.methods.readers import CLIP
 
 from . import hub
 
@@ -31,6 +32,7 @@ def world(tmp_path_factory):
     patch.setattr("datasets.load_dataset", hub.load_dataset)
     for name, stand_in in hub.STAND_INS.items():
         hub.checkpoint(stand_in, home / name)
+    hub.text_tower(home / CLIP)
     hub.videos(home / "hf")
     patch.setattr(Answerer, "generate", partialmethod(briefly, Answerer.generate))
     patch.chdir(home)
@@ -46,10 +48,12 @@ def reproduce(capsys, name, out, *more):
 
 
 @pytest.mark.parametrize("name", names())
-def test_every_recipe_ends_in_a_table(world, capsys, tmp_path, name):
-    result = reproduce(capsys, name, tmp_path, "--limit", "3")
+def test_every_recipe_ends_in_a_table(world, capsys, name):
+    """The summary and the tables that it sums up share their folders: what the one has asked, the others find."""
     of = recipe(name)
-    lines = [line for line in (tmp_path / f"{name}.md").read_text().splitlines() if line.startswith("|")]
+    out = world / "out" if of.kind == "summary" else world / "out" / name
+    result = reproduce(capsys, name, out, "--limit", "3")
+    lines = [line for line in (out / f"{name}.md").read_text().splitlines() if line.startswith("|")]
     assert len(lines) > 2
     assert result["scale"] == "full"
     assert result.get("missing", []) == []
