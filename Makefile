@@ -78,7 +78,7 @@ seeds: $(SETUP)
 
 $(EVAL)/.ready: pyproject.toml constraints-eval.txt
 	$(PYTHON) -m venv $(EVAL)
-	$(EVAL)/bin/python $(INSTALL) --constraint constraints-eval.txt --editable '.[eval,ray]' 'pytest>=8'
+	$(EVAL)/bin/python $(INSTALL) --constraint constraints-eval.txt --editable '.[eval,ray,plot]' 'pytest>=8' decord
 	touch $@
 
 %/.ready: pyproject.toml constraints.txt constraints-oldest.txt

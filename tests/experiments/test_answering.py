@@ -62,6 +62,21 @@ def test_a_batch_gives_what_single_runs_give(answerer, shared):
     assert not any("forward" in vars(module) for module in model.modules())
 
 
+@pytest.mark.parametrize("method", ["dive", "fastv", "pdrop", "sparsevlm", "visionzip"])
+def test_costs_are_those_of_a_sample_alone(answerer, method):
+    some = items(["existence", "reading"], 3)
+    ready = Setting(method, 48).ready(answerer.model)
+    several = Answerer(answerer.model, answerer.processor, shared=False)
+    costs = [(one.kept, one.flops, one.kv, one.kv_full) for one in several.generate(some, ready, 1)]
+    alone = [several.generate([item], ready, 1)[0] for item in some]
+    assert costs == [(one.kept, one.flops, one.kv, one.kv_full) for one in alone]
+    assert len(set(costs)) > 1  # questions of several lengths
+    with prune(answerer.model, ready) as session:
+        answerer.model.generate(**several.inputs(some[-1:]), max_new_tokens=1)
+    report = session.report
+    assert (report.flops, report.kv_bytes, report.kv_bytes_full) == costs[-1][1:]
+
+
 def test_redundancy_is_that_of_the_states_at_the_cut(answerer):
     (one,) = answerer.forced(items(["existence"], 1), method_of("dive", 8, {}))
     assert 0 < one.redundancy <= 1

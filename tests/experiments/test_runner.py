@@ -15,7 +15,7 @@ import transformers
 
 from divevlm.cli import main
 from divevlm.experiments import runner
-from divevlm.experiments.journal import Journal, read
+from divevlm.experiments.journal import read
 from divevlm.experiments.loading import load
 from divevlm.experiments.on_ray import gpus_each
 from divevlm.experiments.runner import Run, evaluate, keeps
@@ -173,8 +173,14 @@ def test_what_changes_answers_is_refused_before_a_model_is_loaded(micro, whole, 
 
 
 def test_tasks_are_held_to_what_they_depend_on(tmp_path):
+    def run(**more):
+        return Run("llava", ("dive",), (8,), tmp_path, **more)
+
     def same(**more):
-        return Run("llava", ("dive",), (8,), tmp_path, **more).same
+        return run(**more).same
+
+    def journal(**more):
+        return run(**more).journal()
 
     assert same(new_tokens=4) != same()
     assert same(new_tokens=4, mode="forced") == same(mode="forced")
@@ -182,12 +188,14 @@ def test_tasks_are_held_to_what_they_depend_on(tmp_path):
     assert same(include=Path("a"), tasks=("pope",)) != same(include=Path("b"), tasks=("pope",))
     assert same(include=Path("a")) == same()
     one = {"method": "dive", "keep": 8, "task": "reading", "sample": "1"}
-    Journal(tmp_path, same()).add([one])
-    Journal(tmp_path, same(tasks=("pope",), include=Path("a"))).add([one | {"task": "pope"}])  # may be added
+    with journal() as first:
+        first.add([one])
+    with journal(tasks=("pope",), include=Path("a")) as more:  # may be added
+        more.add([one | {"task": "pope"}])
     with pytest.raises(ValueError, match="of a run with include"):
-        Journal(tmp_path, same(tasks=("pope",)))
+        journal(tasks=("pope",))
     with pytest.raises(ValueError, match="of a run with new_tokens 16"):
-        Journal(tmp_path, same(new_tokens=4))
+        journal(new_tokens=4)
 
 
 def test_the_seed_reaches_methods_that_draw(tmp_path):
@@ -259,16 +267,6 @@ def test_actors_share_gpus_where_they_outnumber_them():
     assert [gpus_each(2, 0), gpus_each(2, 8), gpus_each(4, 3)] == [0, 1, 0.5]
 
 
-def test_a_torn_line_elsewhere_is_refused(tmp_path):
-    journal = Journal(tmp_path, {})
-    journal.add([{"method": "dive", "keep": 1, "task": "a", "sample": "1"}])
-    journal.add([{"method": "dive", "keep": 1, "task": "a", "sample": "1"}])
-    assert len(journal.file.read_text().splitlines()) == 1
-    journal.file.write_text("{\n" + journal.file.read_text())
-    with pytest.raises(ValueError, match="must hold one JSON object a line"):
-        Journal(tmp_path, {})
-
-
 def test_the_command_prints_a_table_or_json(micro, whole, capsys, tmp_path):
     arguments = ["eval", "--model", micro, "--method", "grid", "--keep", "16", "--tasks", "reading", "--limit", "2"]
     arguments += ["--new-tokens", "4", "--out", str(tmp_path)]
@@ -286,7 +284,9 @@ def test_the_command_prints_a_table_or_json(micro, whole, capsys, tmp_path):
         (["--method", "dvie"], "did you mean 'dive'?"),
         (["--keep", "many"], "keep must be counts or shares joined by commas, got 'many'"),
         (["--tasks", "tasting"], "need lmms-eval: pip install 'divevlm[eval]'"),
-        (["--limit", "-1"], "limit must be at least 1, got -1"),
+        (["--limit", "-1"], "limit must be a count of at least 1 or all"),
+        (["--limit", "2,3"], "TASK=COUNT joined by commas (vqav2=2000,all), got '2,3'"),
+        (["--keep", "577"], "keep must be at most 576, the visual tokens of an image, for dive, got 577"),
         (["--batch-size", "0"], "batch-size must be at least 1, got 0"),
         (["--model", "./nowhere"], "model must be an embedded one"),
         (["--keep", "0"], "keep must be a count of at least 1"),

@@ -14,8 +14,7 @@ from divevlm.methods.mmtok import MMTok
 from divevlm.methods.pdrop import PyramidDrop
 from divevlm.methods.resprune import ResPrune
 from divevlm.methods.sparsevlm import SparseVLM
-from divevlm.methods.words import STOP, content, content_rows, question
-from tests.methods.signals import frames, one, plain, tiled
+from tests.methods.signals import one, plain
 
 
 def random(*shape, seed=0):
@@ -253,50 +252,3 @@ def test_resprune_prefers_what_the_words_name():
     word = signals.visual[11:12]
     found = one(ResPrune(keep=5, alpha=40.0), replace(signals, text=word, text_embeds=word), 5)
     assert found.order[0] == 11
-
-
-def test_words_that_count():
-    assert len(STOP) == 47
-    assert content("What is the color of this cat? Answer the question using a single word or phrase.") == [
-        "color",
-        "of",
-        "this",
-        "cat",
-    ]
-    assert content("What is it?") == ["what", "is", "it"]
-    assert content("ASSISTANT: a dog") == ["dog"]
-
-
-class Words:
-    """One id a word, by a fixed table."""
-
-    table = ("<s>", "system", "the", "cat", "sleeps", "what", "does")
-
-    def __call__(self, text, add_special_tokens=True):
-        return {"input_ids": [self.table.index(word) for word in text.split()]}
-
-    def decode(self, ids, skip_special_tokens=False):
-        return " ".join(self.table[i] for i in ids if i or not skip_special_tokens)
-
-
-def test_rows_of_content_words_are_found_by_the_tokenizer():
-    signals = plain()
-    signals.ids = torch.tensor([0, 3, 5, 6, 2, 3, 4])  # <s> cat, image, what does the cat sleeps
-    assert question(signals, Words()) == "what does the cat sleeps"
-    assert content_rows(signals, Words()).tolist() == [False] * 5 + [True, True]
-    assert content_rows(signals, None).all()
-    signals.later = torch.zeros(7, dtype=torch.bool)
-    assert content_rows(signals, Words()).tolist() == [False, True, False, False, False, True, True]
-    with pytest.raises(ValueError, match="tokenizer must be given where the prompt comes as input_ids"):
-        content_rows(replace(signals, ids=None), Words())
-
-
-@pytest.mark.parametrize("make", [plain, tiled, frames])
-def test_words_change_what_mmtok_and_resprune_keep(make):
-    signals = make()
-    signals.ids = torch.tensor([0, 3, 5, 6, 2, 3, 4])
-    for kind in (MMTok, ResPrune):
-        every = one(kind(keep=8), signals, 8)
-        some = one(kind(keep=8, tokenizer=Words()), signals, 8)
-        assert len(some) == 8
-        assert every.order.tolist() != some.order.tolist()

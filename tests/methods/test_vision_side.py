@@ -185,9 +185,25 @@ def test_holov_as_released_sends_zero_rows_for_places_it_lost():
     signals = holov_signals()
     signals.vision.saliency = torch.tensor([0.01, 0.02, 0.01, 0.5, 0.4, 0.6])
     released = one(HoloV(keep=5, crops=2, faithful=True), signals, 5)
-    assert released.rows.slots[:3].tolist() == [5, 3, 4]  # the crop's three, by attention
+    assert released.rows.slots[:3].tolist() == [3, 4, 5]  # all of the crop, in input order
     assert released.rows.values[3:].abs().sum() == 0
     assert one(HoloV(keep=5, crops=2), signals, 5).indices.tolist() == [0, 1, 3, 4, 5]
+
+
+def test_holov_as_released_orders_by_attention_where_a_crop_is_cut():
+    signals = holov_signals()
+    released = one(HoloV(keep=4, crops=2, faithful=True), signals, 4)
+    assert released.rows.slots.tolist() == [1, 3, 4, 5]
+    assert one(HoloV(keep=3, crops=2, faithful=True), signals, 3).rows.slots.tolist() == [1, 4, 5]
+
+
+def test_holov_as_released_hardly_hears_a_crop_of_one_token():
+    """Crops of 2, 2 and 1: the last has all attention but a thousandth of its weight, so it waits for a place."""
+    signals = holov_signals()
+    signals = replace(signals, visual=signals.visual[:5], hidden=signals.hidden[:5], cells=signals.cells[:5])
+    signals.vision.saliency = torch.tensor([0.1, 0.2, 0.1, 0.1, 0.5])
+    assert 4 in one(HoloV(keep=3, crops=3), signals, 3).indices.tolist()
+    assert 4 not in one(HoloV(keep=3, crops=3, faithful=True), signals, 3).rows.slots[:3].tolist()
 
 
 def test_tome_conserves_the_sum_of_rows():

@@ -20,6 +20,7 @@ COMMANDS = (
     "methods",
     "models",
     "plan",
+    "check",
     "doctor",
 )
 
@@ -28,6 +29,7 @@ EXAMPLES = """examples:
   divevlm run photo.jpg "What is on the table?" --model llava-hf/llava-1.5-7b-hf --keep 64 --compare fastv,random
   divevlm explore photo.jpg "What is on the table?" --model PATH -o page.html
   divevlm plan all --keep 64                                what each method keeps in every block
+  divevlm check llava-hf/llava-1.5-7b-hf                    does pruning work on your checkpoint and card?
   divevlm doctor                                            is everything in order here?
 
 Every command has --help and --json."""

@@ -27,10 +27,13 @@ def add(commands: Any) -> None:
     parser.add_argument("--method", default="dive", help="names joined by commas, with options: dive:eta=0.5:layer=3")
     parser.add_argument("--keep", default="64", help="counts or shares joined by commas")
     parser.add_argument("--tasks", default="embedded", help="embedded, some of its eight tasks, or lmms-eval names")
-    parser.add_argument("--limit", type=int, help="samples of each task (embedded: 125; benchmarks: all)")
+    parser.add_argument(
+        "--limit",
+        help="samples of each task, or of some: vqav2=2000,all (embedded: 125; benchmarks: all); every category is among them",
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="results, and where to go on")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--batch-size", type=int, default=16, dest="batch")
+    parser.add_argument("--batch-size", type=int, dest="batch", help="benchmarks: 1, as in the paper; embedded: 16")
     parser.add_argument(
         "--split", default="validation", choices=("validation", "test", "shift"), help="of the embedded tasks"
     )
@@ -41,8 +44,14 @@ def add(commands: Any) -> None:
     parser.add_argument("--workers", type=int, default=2, help="actors of --engine ray")
     parser.add_argument("--separate", action="store_true", help="compute nothing once for all methods: times compare")
     parser.add_argument(
-        "--simple", action="store_true", help="lmms-eval's plain prompts, as the paper's version had them"
+        "--inputs",
+        choices=("stock", "template", "chat"),
+        help="of benchmarks: as lmms-eval's own model makes them (default where it has one), or by the chat template: "
+        "the task's plain text or its messages",
     )
+    parser.add_argument("--ocr", action="store_true", help="OCR tokens in TextVQA's prompts")
+    parser.add_argument("--pad", action="store_true", help="LLaVA-1.5: pictures padded to squares instead of cropped")
+    parser.add_argument("--device-map", choices=("auto",), help="spread the model over all GPUs of this process")
     parser.add_argument("--include-path", type=Path, dest="include", metavar="DIR", help="lmms-eval tasks of your own")
     parser.add_argument("--dtype", help="auto, float32, float16 or bfloat16")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
@@ -51,29 +60,37 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from divevlm.experiments import lmms_scores
+    from divevlm.experiments.limits import Limits
     from divevlm.experiments.loading import rank
     from divevlm.experiments.results import cells
-    from divevlm.experiments.runner import Run, evaluate, keeps, names
+    from divevlm.experiments.runner import Run, evaluate, keeps, names, usual_inputs
+    from divevlm.experiments.tasks import is_embedded
 
     same = (
         "model",
-        "limit",
         "out",
         "seed",
-        "batch",
         "split",
         "new_tokens",
         "engine",
         "workers",
-        "simple",
+        "ocr",
+        "pad",
+        "device_map",
         "dtype",
         "include",
     )
+    limits, tasks = Limits.parse(options.limit), names(options.tasks)
+    asks = any(not is_embedded(name) for name in tasks)
     found = evaluate(
         Run(
+            limit=limits.default,
+            limits=limits.named,
             methods=names(options.method),
             keeps=keeps(options.keep),
-            tasks=names(options.tasks),
+            tasks=tasks,
+            batch=options.batch if options.batch is not None else 1 if asks else 16,
+            inputs=options.inputs or (usual_inputs(options.model) if asks else "chat"),
             shared=not options.separate,
             **{name: getattr(options, name) for name in same},
         )

@@ -32,12 +32,30 @@ def add(commands: Any) -> None:
         help="embedded: the small model on drawn scenes (default); full: the paper's model and benchmarks",
     )
     parser.add_argument("--model", metavar="ID", help="instead of the recipe's: an embedded one, a path or an id")
-    parser.add_argument("--limit", type=int, help="samples of each task")
-    parser.add_argument("--batch-size", type=int, default=16, dest="batch")
+    parser.add_argument(
+        "--limit",
+        help="samples of each task, or of some: vqav2=2000,all (VQAv2: 5,000 unless told); every category is among them",
+    )
+    parser.add_argument("--batch-size", type=int, dest="batch", help="full scale: 1, as in the paper; embedded: 16")
     parser.add_argument(
         "--split", default="validation", choices=("validation", "test", "shift"), help="of the embedded tasks"
     )
     parser.add_argument("--seed", type=int, default=0)
+    full = parser.add_argument_group("full scale")
+    full.add_argument(
+        "--inputs",
+        choices=("stock", "template", "chat"),
+        default="stock",
+        help="as lmms-eval's own models make them (default), or by the checkpoint's chat template",
+    )
+    full.add_argument(
+        "--ocr",
+        action=argparse.BooleanOptionalAction,
+        help="OCR tokens in TextVQA's prompts (default: as the recipe says)",
+    )
+    full.add_argument("--pad", action="store_true", help="LLaVA-1.5: pictures padded to squares instead of cropped")
+    full.add_argument("--dtype", help="auto (default on GPUs: the checkpoint's own), float32, float16 or bfloat16")
+    full.add_argument("--device-map", choices=("auto",), help="spread the model over all GPUs of this process")
     parser.add_argument("--out", type=Path, metavar="DIR", help="default: divevlm-results/RECIPE-SCALE; resumes there")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     parser.set_defaults(run=run)
@@ -61,13 +79,16 @@ def run(options: argparse.Namespace) -> None:
         lines = [[row["recipe"], row["title"].ljust(width), row["model"]] for row in rows]
         print(table(["recipe", "what".ljust(width), "model of the paper"], lines))
         return
+    from divevlm.experiments.limits import Limits
     from divevlm.experiments.loading import rank
     from divevlm.experiments.reproduce import Order, reproduce
 
     recipe(options.recipe)  # an unknown one is told before anything is loaded
     out = options.out or Path("divevlm-results") / f"{options.recipe}-{options.scale}"
-    same = ("scale", "model", "limit", "batch", "split", "seed")
-    result, (head, lines) = reproduce(options.recipe, Order(out=out, **{name: getattr(options, name) for name in same}))
+    same = ("scale", "model", "batch", "split", "seed", "inputs", "ocr", "pad", "dtype", "device_map")
+    limits = None if options.limit is None else Limits.parse(options.limit)
+    order = Order(out=out, limits=limits, **{name: getattr(options, name) for name in same})
+    result, (head, lines) = reproduce(options.recipe, order)
     if rank()[0]:  # not the first of several processes
         return
     if options.json:

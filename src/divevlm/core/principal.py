@@ -13,12 +13,12 @@ def principal_groups(x: Tensor, components: int) -> tuple[Tensor, Tensor]:
     """[N] the component each row loads on most, and [N, components] the absolute loadings. x: [N, d]
 
     Rows pass a sigmoid and are centred over their channels; the components are the leading eigenvectors of the N x N
-    Gram matrix, exactly (the original draws a random sketch), and without sign.
+    Gram matrix, exactly (the original draws a random sketch; in float64, since float32 mixes neighbours), and without sign.
     """
-    rows = torch.sigmoid(x.float())
+    rows = torch.sigmoid(x.double())
     rows = rows - rows.mean(dim=1, keepdim=True)
     vectors = torch.linalg.eigh(rows @ rows.T).eigenvectors
-    loading = vectors.flip(1)[:, :components].abs()
+    loading = vectors.flip(1)[:, :components].abs().float()
     return loading.argmax(dim=1), loading
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,9 +11,9 @@ import torch
 from divevlm.core.metrics import relative_gold_likelihood
 from divevlm.core.rule import require
 from divevlm.experiments import results
-from divevlm.experiments.journal import Record, read
+from divevlm.experiments.journal import Record
 from divevlm.experiments.recipe import recipe
-from divevlm.experiments.runner import Run, evaluate
+from divevlm.experiments.runner import Result, Run, evaluate
 from divevlm.experiments.settings import Setting
 
 SCHEDULES: tuple[int, ...] = tuple(recipe("figure4").settings["schedules"])
@@ -28,7 +28,7 @@ class Analysis:
     about: str
     methods: tuple[str, ...]
     keeps: tuple[int | float, ...]
-    read: Callable[[Run, list[dict[str, Any]]], list[dict[str, Any]]]
+    read: Callable[[Run, list[dict[str, Any]], list[Record]], list[dict[str, Any]]]
     columns: tuple[tuple[str, str, int], ...]  # name of a figure in the rows, its head, digits
 
     def table(self, rows: list[dict[str, Any]]) -> Table:
@@ -44,31 +44,24 @@ def _named(made: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"setting": str(Setting(row["method"], row["keep"])), **row} for row in made]
 
 
-def _plain(run: Run, made: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _plain(run: Run, made: list[dict[str, Any]], records: list[Record]) -> list[dict[str, Any]]:
     return _named(made)
 
 
-def records(run: Run) -> list[Record]:
-    """Finished samples of the run's tasks."""
-    wanted = {*run.embedded, *run.benchmarks}
-    found = (record for path in sorted(run.out.glob("samples*.jsonl")) for record in read(path))
-    return [record for record in found if record["task"] in wanted]
-
-
-def likelihoods(run: Run, keep: int | float) -> tuple[list[str], torch.Tensor]:
+def likelihoods(methods: Sequence[str], keep: int | float, records: list[Record]) -> tuple[list[str], torch.Tensor]:
     """Log-likelihood of the gold answer, [samples, methods], of samples that every method has; and the methods."""
-    found = results.by_setting(record for record in records(run) if record["keep"] == keep)
-    by_method = {m: {(r["task"], r["sample"]): r for r in found.get(Setting(m, keep), [])} for m in run.methods}
+    found = results.by_setting(record for record in records if record["keep"] == keep)
+    by_method = {m: {(r["task"], r["sample"]): r for r in found.get(Setting(m, keep), [])} for m in methods}
     common = sorted(set.intersection(*(set(of) for of in by_method.values())))
     require(bool(common), "samples", 0, "at least one that every schedule has finished")
     return list(by_method), torch.tensor([[of[one]["likelihood"] for of in by_method.values()] for one in common])
 
 
-def _feedback(run: Run, made: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _feedback(run: Run, made: list[dict[str, Any]], records: list[Record]) -> list[dict[str, Any]]:
     """RGL (Eq. 18): how each sample's likelihood stands to its geometric mean over the schedules."""
     found = []
     for keep in run.keeps:
-        methods, logs = likelihoods(run, keep)
+        methods, logs = likelihoods(run.methods, keep, records)
         gain = relative_gold_likelihood(logs)
         quarters = gain.quantile(torch.tensor([0.25, 0.5, 0.75], dtype=gain.dtype), dim=0)
         error = gain.std(dim=0) / len(gain) ** 0.5 if len(gain) > 1 else torch.zeros(len(methods))
@@ -128,13 +121,13 @@ ANALYSES = {
 }
 
 
-def analyze(name: str, run: Run) -> dict[str, Any]:
+def analyze(name: str, run: Run) -> Result:
     """Do the sweep (methods and budgets of the analysis unless the run says so) and write NAME.json, .md and .csv."""
     analysis = ANALYSES[name]
     run = replace(run, methods=run.methods or analysis.methods, keeps=run.keeps or analysis.keeps, mode="forced")
     found = evaluate(run)
-    rows = analysis.read(run, found["rows"])
-    result = {**found, "analysis": name, "about": analysis.about, "rows": rows}
+    rows = analysis.read(run, found["rows"], found.records)
+    result = Result({**found, "analysis": name, "about": analysis.about, "rows": rows}, found.records, found.loaded)
     head, lines = analysis.table(rows)
     results.save(run.out, name, result, head, lines, f"{run.model}: {analysis.about}")
     return result

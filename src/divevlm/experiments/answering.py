@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from divevlm.engine import Session
 from divevlm.engine.once import Once
+from divevlm.engine.report import Costs, Report
 from divevlm.experiments.prompts import batch
 from divevlm.experiments.tasks import Item, right
 from divevlm.experiments.watched import watched
@@ -46,6 +47,8 @@ class Answerer:
         self.model, self.processor = model, processor
         self.family = family_of(model).name
         self.once = Once(model) if shared else None
+        layers = family_of(model).at(model, family_of(model).text).layers
+        self.costs = Costs(model.config.get_text_config(), layers, model.dtype.itemsize)
         self._inputs: tuple[tuple[tuple[str, str], ...], dict[str, Any]] | None = None  # of the last batch
 
     def inputs(self, items: Sequence[Item]) -> dict[str, Any]:
@@ -83,9 +86,11 @@ class Answerer:
         texts = self.processor.batch_decode(made[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
         found = []
         for b, (item, text) in enumerate(zip(items, texts, strict=True)):
-            costs = _costs(session, b, len(items))
+            costs = self._costs(session, b)
             share = total / len(items), clock.first / len(items)
-            found.append(Answered(text.strip(), float(right(text, item.gold)), None, *costs, *share))
+            found.append(
+                Answered(text if item.stock else text.strip(), float(right(text, item.gold)), None, *costs, *share)
+            )
         return found
 
     @torch.inference_mode()
@@ -106,7 +111,7 @@ class Answerer:
         found = []
         for b in range(len(items)):
             text = self.processor.tokenizer.decode(first[b][asked[b]], skip_special_tokens=True)
-            costs, share = _costs(session, b, len(items)), total / len(items)
+            costs, share = self._costs(session, b), total / len(items)
             alike = None if seen is None else seen.redundancy(b, len(items))
             found.append(Answered(text, float(fits[b]), float(gold[b]), *costs, share, share, alike))
         return found
@@ -134,6 +139,15 @@ class Answerer:
             inputs[name] = made
         return inputs, labels
 
+    def _costs(self, session: Session | None, b: int) -> tuple[int | None, float | None, float | None, float | None]:
+        """Kept tokens, operations, bytes of the cache and of the full one, of one sample as if it were alone."""
+        if session is None or not session.history:
+            return None, None, None, None
+        report = session.report
+        sample, costs = report.samples[b], self.costs
+        own, full = lengths(report, b), [sample.text + sample.visual] * len(report.tokens_per_layer)
+        return len(sample.kept), costs.flops(1, own), costs.kv_bytes(1, own), costs.kv_bytes(1, full)
+
 
 class Clock:
     """Seconds of a generate(): until the first forward pass is over, and in all."""
@@ -160,8 +174,16 @@ class Clock:
         self.handle.remove()
 
 
-def _costs(session: Session | None, b: int, batch: int) -> tuple[int | None, float | None, float | None, float | None]:
-    if session is None or not session.history:
-        return None, None, None, None
-    report = session.report
-    return len(report.samples[b].kept), report.flops / batch, report.kv_bytes / batch, report.kv_bytes_full / batch
+def lengths(report: Report, b: int) -> list[int]:
+    """Of the sequence of one sample in each block, without the padding that its batch brings."""
+    sample, longest = report.samples[b], max(one.text for one in report.samples)
+    found = []
+    for length in report.tokens_per_layer:
+        if length == report.tokens_full:
+            visual = sample.visual
+        elif length == report.tokens_per_layer[-1]:
+            visual = len(sample.kept)
+        else:  # between two cuts: as much of its own as of the longest
+            visual = round(sample.visual * (length - longest) / (report.tokens_full - longest))
+        found.append(sample.text + visual)
+    return found

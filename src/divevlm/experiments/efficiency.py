@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from divevlm.experiments import figures, results, tasks
-from divevlm.experiments.analyses import records
 from divevlm.experiments.answering import Answerer
-from divevlm.experiments.loading import default_device, load
-from divevlm.experiments.measured import full_scores, number
+from divevlm.experiments.loading import Loaded, default_device
+from divevlm.experiments.measured import full_scores, number, reasons
 from divevlm.experiments.recipe import VANILLA, Recipe, benchmarks
-from divevlm.experiments.runner import Run, evaluate
+from divevlm.experiments.runner import Result, Run, evaluate
 from divevlm.experiments.settings import Setting
 from divevlm.methods import Method
 
@@ -31,10 +30,10 @@ def _alone(of: Recipe, order: Order, keeps: tuple[int | float, ...]) -> tuple[Ru
     return order.run(of, tuple(names), keeps, shared=False), names | {"vanilla": VANILLA}
 
 
-def _timed(of: Recipe, order: Order, run: Run) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def _timed(of: Recipe, order: Order, run: Run) -> tuple[Result, list[dict[str, Any]]]:
     """One row a setting with scores, and seconds by task: from our records, at either scale."""
     found = evaluate(run)
-    some = records(run)
+    some = found.records
     rows = full_scores(found, of) if order.full else found["rows"]
     for row in rows:
         mine = [r for r in some if (r["method"], r["keep"]) == (row["method"], row["keep"])]
@@ -68,8 +67,8 @@ def efficiency(of: Recipe, order: Order) -> tuple[dict[str, Any], Table]:
     """Totals over the questions, one at a time (batch 1, as the paper has it)."""
     keep = of.budgets[0] if order.full else of.scaled(of.budgets[0])
     run, names = _alone(of, replace(order, batch=1), (keep,))
-    memory = peaks(run)
     found, measured = _timed(of, order, run)
+    memory = peaks(run, found.loaded)
     if not measured:  # lmms-eval tells its results to the first process only
         return found, ([], [])
     vanilla, cache = measured[0], max(row["kv_full"] or 0 for row in measured)
@@ -94,18 +93,18 @@ def efficiency(of: Recipe, order: Order) -> tuple[dict[str, Any], Table]:
         for name, _, column, digits in COLUMNS:
             cells += ["" if column not in printed else f"{printed[column]:g}", number(made[name], digits)]
         lines.append(cells)
-    return {**found, "rows": rows}, (head, lines)
+    return {**found, "rows": rows, "missing": reasons(measured)}, (head, lines)
 
 
-def peaks(run: Run) -> dict[Setting, float | None]:
+def peaks(run: Run, loaded: Loaded | None = None) -> dict[Setting, float | None]:
     """Peak GPU memory of each setting on the first questions, one at a time; nothing is known on a CPU."""
     if default_device() == "cpu":
         return {}
     some = replace(run, mode="forced", limit=_few(run)).items()
-    answerer = Answerer(*load(run.model, dtype=run.dtype), shared=False)
+    answerer = Answerer(*(loaded or run.load()), shared=False)
     found = {}
     for setting in run.settings:
-        ask = partial(_ask, answerer, some, setting.ready(answerer.model), run.new_tokens)
+        ask = partial(_ask, answerer, some, setting.ready(answerer.model, answerer.processor), run.new_tokens)
         found[setting] = peak_memory(answerer.model.device, ask)
     return found
 
@@ -129,15 +128,15 @@ def _few(run: Run) -> int:
     return 4 if run.limit is None else min(4, run.limit)
 
 
-def throughput(run: Run, name: str) -> tuple[dict[Setting, float], str]:
+def throughput(run: Run, found: Result, name: str) -> tuple[dict[Setting, float], str]:
     """Samples a second of each setting where nothing is shared, and of which samples: the run's own where lmms-eval asks;
     our sweep shares blocks, so that its first questions run once more, in a folder beside."""
     if run.asked:
         run = replace(run, shared=False, limit=_few(run), out=run.out / f"{name}-unshared")
-        evaluate(run)
-    found = results.by_setting(record for record in records(run) if record["seconds"])
-    speeds = {s: len(found[s]) / sum(r["seconds"] for r in found[s]) for s in run.settings if s in found}
-    count = len(found.get(run.settings[0], []))
+        found = evaluate(run, found.loaded)
+    by = results.by_setting(record for record in found.records if record["seconds"])
+    speeds = {s: len(by[s]) / sum(r["seconds"] for r in by[s]) for s in run.settings if s in by}
+    count = len(by.get(run.settings[0], []))
     return speeds, f"first {count} questions" if run.asked else f"{count} samples"
 
 
@@ -156,6 +155,6 @@ def curves(of: Recipe, order: Order) -> tuple[dict[str, Any], Table]:
     head = ["method", "kept", *(text for column in shown for text in (column, "s"))]
     lines = []
     for row in rows:
-        cells = [text for c in shown for text in (f"{row['scores'][c]:.1f}", f"{row['column_seconds'][c]:.1f}")]
+        cells = [text for c in shown for text in (number(row["scores"][c], 1), f"{row['column_seconds'][c]:.1f}")]
         lines.append([names[row["method"]], f"{row['keep']:g}" if row["keep"] else "all", *cells])
-    return {**found, "rows": rows, "files": files}, (head, lines)
+    return {**found, "rows": rows, "files": files, "missing": reasons(rows)}, (head, lines)

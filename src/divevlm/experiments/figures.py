@@ -10,7 +10,8 @@ from typing import Any
 from divevlm import viz
 from divevlm.cli.output import write
 from divevlm.core.metrics import relative_gold_likelihood
-from divevlm.experiments.analyses import likelihoods, records
+from divevlm.experiments.analyses import likelihoods
+from divevlm.experiments.journal import Record
 from divevlm.experiments.loading import rank
 from divevlm.experiments.runner import Run
 from divevlm.experiments.tasks import Item, right
@@ -35,19 +36,26 @@ def updates(method: str) -> int:
     return int(parse(method)[1]["updates"])
 
 
-def feedback(run: Run, rows: Sequence[dict[str, Any]], folder: Path, name: str = "feedback") -> list[str]:
-    """Boxes of RGL by schedule with the share of right answers."""
-    methods, logs = likelihoods(run, run.keeps[0])
+def feedback(
+    run: Run,
+    rows: Sequence[dict[str, Any]],
+    records: list[Record],
+    folder: Path,
+    name: str = "feedback",
+    score: str = "right, %",
+) -> list[str]:
+    """Boxes of RGL by schedule with the rows' "accuracy", called `score`."""
+    methods, logs = likelihoods(run.methods, run.keeps[0], records)
     scores = {row["method"]: row["accuracy"] for row in rows if row["keep"] == run.keeps[0]}
     gains = relative_gold_likelihood(logs).tolist()
-    made = viz.feedback_boxes(gains, [updates(m) for m in methods], [scores[m] for m in methods], "right, %")
+    made = viz.feedback_boxes(gains, [updates(m) for m in methods], [scores[m] for m in methods], score)
     return save(made, folder, name)
 
 
-def redundancy(run: Run, folder: Path, name: str = "redundancy") -> list[str]:
+def redundancy(run: Run, records: list[Record], folder: Path, name: str = "redundancy") -> list[str]:
     """Of the run's own methods and budgets, whatever else the folder holds; no picture where one token is left of each."""
     values: dict[int, dict[int | float, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for record in records(run):
+    for record in records:
         if record["method"] in run.methods and record["keep"] in run.keeps and record["redundancy"] is not None:
             values[updates(record["method"])][record["keep"]].append(record["redundancy"])
     return [] if not values else save(viz.redundancy_densities(dict(sorted(values.items()))), folder, name)
@@ -58,6 +66,8 @@ def curves(rows: Sequence[dict[str, Any]], names: dict[str, str], folder: Path, 
     panels: dict[str, dict[str, list[tuple[float, float, str]]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         for task, score in row["scores"].items():
+            if score is None:  # the table says why
+                continue
             label = f"{row['keep']:g}" if row["keep"] else ""
             panels[task][names.get(row["method"], row["method"])].append((row["column_seconds"][task], score, label))
     return save(viz.performance_latency(panels, "wall-clock time, s", "right, %"), folder, name)

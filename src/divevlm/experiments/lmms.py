@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import random
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from divevlm.core.rule import require
+import torch
+
 from divevlm.experiments.answering import Answerer
 from divevlm.experiments.journal import Journal
 from divevlm.experiments.lmms_scores import metrics, sample_lines
+from divevlm.experiments.lmms_suite import Suite, check, suite
+from divevlm.experiments.loading import rank
 from divevlm.experiments.tasks import Item
 
 if TYPE_CHECKING:
     from divevlm.experiments.runner import Run
+
+__all__ = ["answer", "check", "items", "manifests", "models", "score", "suite"]
 
 
 def manifests() -> list[Any]:
@@ -24,107 +33,101 @@ def manifests() -> list[Any]:
     return [ModelManifest("divevlm", simple_class_path=f"{where}.Simple", chat_class_path=f"{where}.Chat")]
 
 
-def kind(run: Run) -> Any:
+def models(run: Run, found: Suite, answerer: Answerer | None, journal: Journal | None) -> list[Any]:
+    """One that lmms-eval can drive for each setting, around the same loaded model; budgets that can't be met are told here."""
     from divevlm.experiments.lmms_model import Chat, Simple
 
-    return Simple if run.simple else Chat
-
-
-def manager_of(run: Run) -> Any:
-    """lmms-eval's tasks and those of the run's own folder."""
-    try:
-        from lmms_eval.tasks import TaskManager
-    except ImportError as error:
-        raise ValueError(
-            f"tasks {', '.join(run.benchmarks)} need lmms-eval: pip install 'divevlm[eval]' ({error})"
-        ) from None
-    include = None if run.include is None else str(run.include)
-    manager = TaskManager("ERROR", include_path=include, model_name="divevlm")
-    unknown = [name for name in run.benchmarks if name not in manager.all_tasks]
-    require(
-        not unknown, "tasks", ",".join(unknown), "embedded ones or names that `python -m lmms_eval --tasks list` shows"
-    )
-    return manager
-
-
-def single(names: list[str], manager: Any, style: str = "simple") -> Iterator[tuple[str, Any]]:
-    """Tasks by name; of a group, those in it."""
-    from lmms_eval.tasks import get_task_dict
-
-    def flat(tree: dict[Any, Any]) -> Iterator[tuple[str, Any]]:
-        for name, task in tree.items():
-            if isinstance(task, dict):
-                yield from flat(task)
-            else:
-                yield name, task
-
-    return flat(get_task_dict(names, manager, style))
+    kind = Chat if run.inputs == "chat" else Simple
+    made = [kind.around(answerer, setting, run.batch, journal) for setting in run.settings]
+    for lm in made:
+        lm.task_dict, lm.numbers, lm.inputs, lm.pad = found.data, found.numbers, run.inputs, run.pad
+    return made
 
 
 def items(run: Run) -> list[Item]:
     """Documents of lmms-eval tasks as questions with one gold answer, for teacher forcing; a group's bear its name."""
-    manager = manager_of(run)
-    from divevlm.experiments.lmms_requests import gold
+    found, plain = suite(run), run.inputs == "stock"
+    from divevlm.experiments.lmms_requests import gold, media
 
-    found: list[Item] = []
-    for asked in run.benchmarks:
-        for name, task in single([asked], manager):
-            documents = task.eval_docs
-            for number in range(len(documents) if run.limit is None else min(run.limit, len(documents))):
-                document = documents[number]
-                sample = str(number) if name == asked else f"{name}/{number}"
-                draw = partial(_media, task, number)
-                found.append(Item(asked, sample, task.doc_to_text(document), gold(task, name, document), draw))
+    made: list[Item] = []
+    for name, task in found.tasks.items():
+        asked = found.group[name]
+        for place, number in enumerate(found.numbers[name]):
+            document = task.eval_docs_no_media[place]
+            sample = str(number) if name == asked else f"{name}/{number}"
+            draw = partial(_drawn, media, task, place, plain, run.pad)
+            text, answer = task.doc_to_text(document), gold(task, name, document)
+            made.append(Item(asked, sample, text, answer, draw, stock=plain))
+    return made
+
+
+def _drawn(media: Any, task: Any, place: int, plain: bool, pad: bool) -> list[Any]:
+    found: list[Any] = media(task.doc_to_visual, task.eval_docs[place], plain, pad)
     return found
 
 
-def _media(task: Any, number: int) -> list[Any]:
-    from divevlm.experiments.lmms_requests import shown
-
-    return [shown(one) for one in task.doc_to_visual(task.eval_docs[number]) or []]
-
-
-def requests(run: Run, manager: Any) -> tuple[list[Any], dict[str, Any]]:
-    """What lmms-eval asks a model, the same in every process; and its data by task."""
-    asked, data = [], {}
-    for name, task in single(run.benchmarks, manager, "simple" if run.simple else "chat"):
-        require(task.OUTPUT_TYPE == "generate_until", "tasks", name, "of output_type generate_until")
-        task.set_fewshot_seed(seed=1234)  # as simple_evaluate does
-        task.build_all_requests(limit=run.limit)
-        asked += task.instances
-        data[name] = task.dataset
-    return asked, data
+def answer(run: Run, found: Suite, answerer: Answerer, journal: Journal) -> None:
+    """What the journal does not have of this process' share, on disk."""
+    number, world = rank()
+    mine = found.requests()[number::world]
+    for lm in models(run, found, answerer, journal):
+        lm.generate_until(mine)
 
 
-def benchmarks(run: Run, answerer: Answerer | None, journal: Journal, manager: Any) -> dict[str, Any]:
+def score(run: Run, found: Suite, journal: Journal) -> dict[str, Any]:
     """Metrics of every setting and task, by lmms-eval; what each sample got is in `scores.jsonl`.
 
-    Answers that the journal has are not generated again; without an answerer it has all of them.
-    setting -> method, keep, tasks -> metric -> value
+    setting -> method, keep, tasks -> metric -> value; missing -> task -> why it has no numbers
     """
-    from lmms_eval.evaluator import simple_evaluate
-
-    found: dict[str, Any] = {}
+    made: dict[str, Any] = {}
     lines: list[str] = []
-    for lm in [kind(run).around(answerer, setting, run.batch, journal) for setting in run.settings]:
-        made = simple_evaluate(
-            model=lm,
-            tasks=run.benchmarks,
-            limit=run.limit,
-            batch_size=run.batch,
-            task_manager=manager,
-            force_simple=run.simple,
-            random_seed=run.seed,
-            numpy_random_seed=run.seed,
-            torch_random_seed=run.seed,
-            distributed_executor_backend="torchrun",
-            bootstrap_iters=0,
-            verbosity="ERROR",
-        )
-        if made is not None:  # None in all processes but the first
-            setting, scores = lm.setting, {name: metrics(made, name) for name in run.benchmarks}
-            found[str(setting)] = {"method": setting.method, "keep": setting.keep, "tasks": scores}
-            lines += sample_lines(made, setting)
+    for lm in models(run, found, None, journal):
+        scores: dict[str, dict[str, float]] = {}
+        missing: dict[str, str] = {}
+        for name, tree in found.trees.items():
+            try:
+                whole = _evaluated(run, lm, tree)
+                scores[name] = metrics(whole, name)
+                lines += sample_lines(whole, lm.setting, found.numbers)
+            except (
+                Exception
+            ) as error:  # answers are on disk, other tasks have their numbers: this one is a hole, with its reason
+                told = " ".join(str(error).split())
+                scores[name], missing[name] = {}, f"{type(error).__name__}: {told}"
+        made[str(lm.setting)] = {
+            "method": lm.setting.method,
+            "keep": lm.setting.keep,
+            "tasks": scores,
+            "missing": missing,
+        }
     if lines:
         (run.out / "scores.jsonl").write_text("\n".join(lines) + "\n")
-    return found
+    return made
+
+
+def _evaluated(run: Run, lm: Any, tree: dict[Any, Any]) -> Any:
+    from lmms_eval.evaluator import evaluate
+
+    random.seed(run.seed)  # some tasks guess where an answer names no option: the same answers get the same score
+    torch.manual_seed(run.seed)
+    options = SimpleNamespace(process_with_media=False, output_path=str(run.out / "lmms-eval"))
+    with _alone():
+        return evaluate(
+            lm, tree, bootstrap_iters=0, verbosity="ERROR", distributed_executor_backend="torchrun", cli_args=options
+        )
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """One process scores what all have answered; lmms-eval asks the environment how many there are."""
+    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    before = {name: os.environ.get(name) for name in alone}
+    os.environ |= alone
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -6,7 +6,7 @@ Every family of the engine, images and videos, batches; a sample that fails ends
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -17,9 +17,10 @@ from lmms_eval.utils import simple_parse_args_string
 from tqdm import tqdm
 
 from divevlm.core.rule import require
+from divevlm.experiments import stock
 from divevlm.experiments.answering import Answerer
 from divevlm.experiments.journal import Journal, Record
-from divevlm.experiments.lmms_requests import FRAMES, batches, cut, decoding, options, place, shown
+from divevlm.experiments.lmms_requests import FRAMES, batches, cut, decoding, media, options, place, shown
 from divevlm.experiments.loading import load
 from divevlm.experiments.settings import Setting
 from divevlm.experiments.tasks import Item
@@ -51,9 +52,12 @@ class _Base(lmms):  # type: ignore[misc]
     def _fill(self, answerer: Answerer | None, setting: Setting, batch: int, journal: Journal | None) -> None:
         require(batch >= 1, "batch_size", batch, "at least 1")
         self.setting, self.batch, self.journal = setting, batch, journal
+        self.numbers: dict[str, list[int]] = {}  # of a task's documents in the whole data set; none: as they are
         self.max_frames, self.exits, self.device = FRAMES, False, torch.device("cpu")
+        self.inputs, self.pad = "template", False
         if answerer is not None:
-            self.answerer, self.device, self.method = answerer, answerer.model.device, setting.ready(answerer.model)
+            self.answerer, self.device = answerer, answerer.model.device
+            self.method = setting.ready(answerer.model, answerer.processor)
 
     @classmethod
     def around(cls, answerer: Answerer | None, setting: Setting, batch: int, journal: Journal | None = None) -> Any:
@@ -85,9 +89,8 @@ class _Base(lmms):  # type: ignore[misc]
         """Pictures are there for a batch at a time."""
         known = {} if self.journal is None else self.journal.done
         here = self.setting.method, self.setting.keep
-        answers = {
-            n: known[*here, *place(r)]["prediction"] for n, r in enumerate(requests) if (*here, *place(r)) in known
-        }
+        places = [(*here, *place(request, self.numbers)) for request in requests]
+        answers = {n: known[one]["prediction"] for n, one in enumerate(places) if one in known}
         todo = [number for number in range(len(requests)) if number not in answers]
         quiet = None if self.rank == 0 else True
         with tqdm(total=len(todo), desc=str(self.setting), unit="sample", disable=quiet) as bar:
@@ -105,7 +108,7 @@ class _Base(lmms):  # type: ignore[misc]
         try:
             return self._generated(requests)
         except Exception as error:
-            names = ", ".join(" ".join(place(request)) for request in requests)
+            names = ", ".join(" ".join(place(request, self.numbers)) for request in requests)
             raise ValueError(f"{names} failed: {type(error).__name__}: {error}") from error
 
     def _generated(self, requests: Sequence[Any]) -> list[Record]:
@@ -113,12 +116,14 @@ class _Base(lmms):  # type: ignore[misc]
         length = int(given.get("max_new_tokens", 1024))
         items = [self._read(request) for request in requests]
         start = time.perf_counter()
-        found = self.answerer.generate(items, self.method, length, **decoding(given))
+        family, stops = self.answerer.family, given.get("until")
+        ending = stock.ending(self.answerer.processor.tokenizer, family) if items[0].stock else {}
+        found = self.answerer.generate(items, self.method, length, **decoding(given), **ending)
         share = (time.perf_counter() - start) / len(items)
         method, keep = self.setting.method, self.setting.keep
         return [
             {"method": method, "keep": keep, "task": item.task, "sample": item.sample}
-            | {"prediction": cut(one.prediction, given.get("until"))}
+            | {"prediction": stock.said(one.prediction, family, stops) if item.stock else cut(one.prediction, stops)}
             | {"kept": one.kept, "kv": one.kv, "kv_full": one.kv_full, "seconds": share, "prefill": one.prefill}
             for item, one in zip(items, found, strict=True)
         ]
@@ -134,18 +139,18 @@ class _Base(lmms):  # type: ignore[misc]
 
 
 class Simple(_Base):
-    """Plain prompts: one turn with the pictures first, as lmms-eval 0.3.0 (the paper's) had them."""
+    """Plain prompts: one turn with the pictures first, as lmms-eval's own models (`inputs` "stock") or the checkpoint's chat
+    template ("template") write it."""
 
     is_simple = True
 
     def _read(self, request: Any) -> Item:
         text, _, visuals_of, number, task, split = request.args
         document = self.task_dict[task][split][number]
-        draw = partial(self._media, visuals_of, document)
-        return Item(task, str(number), text.replace("<image>", "").strip(), "", draw)
-
-    def _media(self, visuals_of: Callable[[Any], Any], document: Any) -> list[Any]:
-        return [shown(one, self.max_frames) for one in visuals_of(document) or []]
+        draw = partial(media, visuals_of, document, self.inputs == "stock", self.pad, self.max_frames)
+        if self.inputs == "stock":
+            return Item(*place(request, self.numbers), text, "", draw, stock=True)
+        return Item(*place(request, self.numbers), text.replace("<image>", "").lstrip(), "", draw)
 
 
 class Chat(_Base):
@@ -160,7 +165,7 @@ class Chat(_Base):
             {"role": turn["role"], "content": [_placeholder(part) for part in turn["content"]]}
             for turn in messages.to_hf_messages()
         ]
-        return Item(task, str(number), text or "", "", partial(self._media, messages), turns)
+        return Item(*place(request, self.numbers), text or "", "", partial(self._media, messages), turns)
 
     def _media(self, messages: ChatMessages) -> list[Any]:
         images, videos, audio = messages.extract_media()

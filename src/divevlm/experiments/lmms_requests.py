@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import av
 import numpy as np
 from lmms_eval.models.model_utils.load_video import read_video
+from transformers.image_utils import OPENAI_CLIP_MEAN
 
 from divevlm.core.rule import require
+from divevlm.experiments.stock import padded
 from divevlm.viz.media import Clip
 
 FRAMES = 32  # of a video, evenly spaced
 
 
-def place(request: Any) -> tuple[str, str]:
-    """Task and sample. args: text, then options and a function in either order, number, task, split"""
-    return request.args[4], str(request.args[3])
+def place(request: Any, numbers: Mapping[str, Sequence[int]]) -> tuple[str, str]:
+    """Task and sample. args: text, then options and a function in either order, number, task, split
+
+    numbers: of a task's documents in its whole data set, where it was cut to some of them
+    """
+    number, task = request.args[3], request.args[4]
+    return task, str(numbers[task][number] if task in numbers else number)
 
 
 def options(request: Any) -> dict[str, Any]:
@@ -29,7 +35,7 @@ def batches(requests: Sequence[Any], size: int) -> Iterator[list[int]]:
     """Numbers of requests, in their order; a batch has one task and one way to generate."""
     groups: dict[tuple[str, str], list[int]] = {}
     for number, request in enumerate(requests):
-        groups.setdefault((place(request)[0], repr(sorted(options(request).items()))), []).append(number)
+        groups.setdefault((request.args[4], repr(sorted(options(request).items()))), []).append(number)
     for group in groups.values():
         for at in range(0, len(group), size):
             yield group[at : at + size]
@@ -47,6 +53,14 @@ def cut(text: str, until: str | Sequence[str] | None) -> str:
     for stop in [until] if isinstance(until, str) else until or []:
         text = text.split(stop)[0] if stop else text
     return text.strip()
+
+
+def media(visuals_of: Callable[[Any], Any], document: Any, plain: bool, pad: bool, frames: int = FRAMES) -> list[Any]:
+    """What a task shows with a document. plain: as it is, for the stock models; pad: pictures to squares"""
+    found = visuals_of(document) or []
+    if pad:
+        found = [one if isinstance(one, str) else padded(one, OPENAI_CLIP_MEAN) for one in found]
+    return list(found) if plain else [shown(one, frames) for one in found]
 
 
 def shown(visual: Any, frames: int = FRAMES) -> Any:

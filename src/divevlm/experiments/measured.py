@@ -41,7 +41,7 @@ class Measured:
         return sorted(made, key=lambda row: -(row["budget"] or float("inf")))
 
     def result(self) -> dict[str, Any]:
-        return {**self.found, "rows": self.pairs()}
+        return {**self.found, "rows": self.pairs(), "missing": reasons(self.rows)}
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Full scale: each column printed and measured. Embedded: the averages side by side, then the embedded tasks."""
@@ -64,7 +64,7 @@ class Measured:
             for task in tasks:
                 if self.full:
                     cells.append(f"{row['printed']['scores'][task]:g}")
-                cells.append(f"{row['scores'][task]:.1f}")
+                cells.append(number(row["scores"][task], 1))
             if speeds:
                 cells.append(f"{row['printed'][THROUGHPUT]:.2f}")
                 cells += [number(row.get("throughput"), 2), number(row.get("samples_per_second"), 2)]
@@ -77,16 +77,31 @@ def number(value: float | None, digits: int) -> str:
 
 
 def full_scores(found: dict[str, Any], of: Recipe) -> list[dict[str, Any]]:
-    """lmms-eval's metrics as the paper's columns, one row a setting."""
+    """lmms-eval's metrics as the paper's columns, one row a setting; None where one is missing, and under "missing" why."""
     known = benchmarks()
+    other = of.settings.get("metrics", {})  # than the benchmark's usual ones
     rows: list[dict[str, Any]] = []
     full: dict[str, float] | None = None
     for entry in found.get("benchmarks", {}).values():
-        scores = {}
+        scores: dict[str, float | None] = {}
+        missing: dict[str, str] = {}
         for column in of.benchmarks:
-            metrics = entry["tasks"][known[column]["task"]]
-            scores[column] = known[column]["factor"] * sum(metrics[name] for name in known[column]["metrics"])
-        full = scores if entry["method"] == "vanilla" else full
-        average = results.relative(scores, full)
+            task, names = known[column]["task"], other.get(column, known[column]["metrics"])
+            metrics = entry["tasks"].get(task, {})
+            absent = [name for name in names if name not in metrics]
+            scores[column] = None if absent else known[column]["factor"] * sum(metrics[name] for name in names)
+            if absent:
+                why = entry.get("missing", {}).get(task, "no sample that was asked has it")
+                missing[column] = f"{task} gave no {' and no '.join(absent)} ({why})"
+        whole = {column: score for column, score in scores.items() if score is not None}
+        full = whole if entry["method"] == "vanilla" else full
+        average = None if missing else results.relative(whole, full)
         rows.append({"method": entry["method"], "keep": entry["keep"], "scores": scores, "relative": average})
+        rows[-1]["missing"] = missing
     return rows
+
+
+def reasons(rows: list[dict[str, Any]]) -> list[str]:
+    """Why cells are empty, each reason once."""
+    found = (f"{column}: {why}" for row in rows for column, why in row.get("missing", {}).items())
+    return list(dict.fromkeys(found))

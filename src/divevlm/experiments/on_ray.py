@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from divevlm.core.rule import require
 from divevlm.experiments.answering import Answerer
 from divevlm.experiments.journal import Journal, Record
-from divevlm.experiments.loading import load
 from divevlm.experiments.sweep import answered
+from divevlm.experiments.tasks import Item
 
 if TYPE_CHECKING:
+    from divevlm.experiments.lmms_suite import Suite
     from divevlm.experiments.runner import Run
 
 Row = dict[str, str]  # JSON inside: Arrow would retype what it holds
@@ -24,8 +25,10 @@ class Asks:
 
     def __init__(self, run: Run) -> None:
         self.run, self.items = run, run.items()
-        self.answerer = Answerer(*load(run.model, dtype=run.dtype), shared=run.shared)
-        self.settings = [(setting, setting.ready(self.answerer.model)) for setting in run.settings]
+        self.answerer = Answerer(*run.load(), shared=run.shared)
+        self.settings = [
+            (setting, setting.ready(self.answerer.model, self.answerer.processor)) for setting in run.settings
+        ]
 
     def __call__(self, row: Row) -> list[Row]:
         """All settings of a batch, so that what is shared is computed once."""
@@ -42,13 +45,11 @@ class Benchmarks(Asks):
     """Requests of lmms-eval, which every actor builds for itself: they do not travel."""
 
     def __init__(self, run: Run) -> None:
-        from divevlm.experiments.lmms import kind, manager_of, requests
+        from divevlm.experiments.lmms import models, suite
 
-        self.requests, data = requests(run, manager_of(run))
-        answerer = Answerer(*load(run.model, dtype=run.dtype), shared=False)
-        self.models = [kind(run).around(answerer, setting, run.batch) for setting in run.settings]
-        for lm in self.models:
-            lm.task_dict = data
+        found = suite(run)
+        self.requests = found.requests()
+        self.models = models(run, found, Answerer(*run.load(), shared=False), None)
 
     def records(self, number: int, wanted: list[int]) -> list[Record]:
         found: list[Record] = self.models[number].records([self.requests[i] for i in wanted])
@@ -69,19 +70,19 @@ def work(
     return [todo for todo in found if todo]
 
 
-def ray_sweep(run: Run, journal: Journal, manager: Any = None) -> None:
-    """Answers go to the journal as the actors hand them over. manager: of lmms-eval's tasks, if it shall ask too"""
+def ray_sweep(run: Run, journal: Journal, items: Sequence[Item], suite: Suite | None = None) -> None:
+    """Answers go to the journal as the actors hand them over. suite: lmms-eval's tasks, if it shall ask too"""
     require(run.workers >= 1, "workers", run.workers, "at least 1")
     if run.asked:
-        items = run.items()
         batches = [range(at, min(at + run.batch, len(items))) for at in range(0, len(items), run.batch)]
         found = work(run, journal, [(item.task, item.sample) for item in items], batches)
         spread(Asks, run, journal, found)
-    if manager is not None:
-        from divevlm.experiments import lmms, lmms_requests
+    if suite is not None:
+        from divevlm.experiments import lmms_requests
 
-        asked, _ = lmms.requests(run, manager)
-        found = work(run, journal, [lmms_requests.place(one) for one in asked], lmms_requests.batches(asked, run.batch))
+        asked = suite.requests()
+        places = [lmms_requests.place(one, suite.numbers) for one in asked]
+        found = work(run, journal, places, lmms_requests.batches(asked, run.batch))
         spread(Benchmarks, run, journal, found)
 
 

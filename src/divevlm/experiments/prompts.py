@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from divevlm.core.rule import require
+from divevlm.experiments import stock
 from divevlm.experiments.tasks import Item
 from divevlm.viz.asking import NESTED
 from divevlm.viz.media import Clip
@@ -21,6 +22,8 @@ def turns(item: Item, media: Sequence[Any]) -> list[dict[str, Any]]:
 
 def batch(processor: Any, family: str, items: Sequence[Item]) -> Any:
     """The model's arguments for these items, padded on the left."""
+    if items[0].stock:
+        return stock.batch(processor, family, items)
     require(bool(getattr(processor, "chat_template", None)), "model", "no chat template", "one with a chat template")
     media = [item.draw() for item in items]
     texts = [

@@ -12,7 +12,7 @@ from divevlm.core.rule import require
 from divevlm.experiments import figures, results
 from divevlm.experiments.analyses import ANALYSES, SCHEDULES, Table, analyze
 from divevlm.experiments.answering import Answerer
-from divevlm.experiments.loading import load, machine
+from divevlm.experiments.loading import machine
 from divevlm.experiments.runner import Run, bar, keeps, names
 from divevlm.experiments.timing import ENERGY, RUNTIME, energy, runtime
 
@@ -41,8 +41,10 @@ def analysis(name: str, out: Path, options: Any) -> tuple[dict[str, Any], Table]
     result = analyze(name, run)
     if name in DRAWN and not options.method:
         whole = replace(run, methods=ANALYSES[name].methods, keeps=budgets or ANALYSES[name].keeps)
-        draw = figures.redundancy(whole, out) if name == "redundancy" else figures.feedback(whole, result["rows"], out)
-        result["files"] = draw
+        if name == "redundancy":
+            result["files"] = figures.redundancy(whole, result.records, out)
+        else:
+            result["files"] = figures.feedback(whole, result["rows"], result.records, out)
     return result, ANALYSES[name].table(result["rows"])
 
 
@@ -66,7 +68,7 @@ def _check(name: str, budgets: Sequence[int | float], options: Any) -> None:
 def _measured(name: str, run: Run, new_tokens: int, keep: int | float) -> tuple[dict[str, Any], Table]:
     """Those that are not sweeps."""
     some = replace(run, limit={"runtime": 5, "energy": 16}[name] if run.limit is None else run.limit).items()
-    answerer = Answerer(*load(run.model), shared=False)
+    answerer = Answerer(*run.load(), shared=False)
     if name == "runtime":
         with bar((1 + len(some)) * len(SCHEDULES)) as tick:
             rows = runtime(answerer, some, SCHEDULES, keep, new_tokens, tick)

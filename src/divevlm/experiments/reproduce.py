@@ -13,10 +13,11 @@ from divevlm.core.rule import require
 from divevlm.experiments import results, tasks
 from divevlm.experiments.analyses import ANALYSES, analyze
 from divevlm.experiments.answering import Answerer
-from divevlm.experiments.loading import load, machine
+from divevlm.experiments.limits import Limits
+from divevlm.experiments.loading import machine
 from divevlm.experiments.measured import THROUGHPUT, Measured, full_scores, number
 from divevlm.experiments.recipe import VANILLA, Recipe, benchmarks, recipe
-from divevlm.experiments.runner import Run, bar, evaluate
+from divevlm.experiments.runner import Inputs, Run, bar, evaluate
 from divevlm.experiments.settings import Setting
 from divevlm.experiments.timing import RUNTIME, runtime
 
@@ -25,36 +26,69 @@ Table = tuple[list[str], list[list[str]]]
 
 @dataclass(frozen=True)
 class Order:
-    """What was asked for. model: instead of the recipe's; limit: samples of each task; out: a folder of its own."""
+    """What was asked for. model: instead of the recipe's; limits: samples of each task; out: a folder of its own."""
 
     scale: str
     out: Path
     model: str | None = None
-    limit: int | None = None
-    batch: int = 16
+    limits: Limits | None = None
+    batch: int | None = None  # None: 1 at full scale, as in the paper, otherwise 16
     split: str = "validation"
     seed: int = 0
+    inputs: Inputs = "stock"  # this and what follows: at full scale
+    ocr: bool | None = None  # None: as the recipe says
+    pad: bool = False
+    dtype: str | None = None
+    device_map: str | None = None
 
     @property
     def full(self) -> bool:
         return self.scale == "full"
 
+    @property
+    def limit(self) -> int | None:
+        return None if self.limits is None else self.limits.default
+
     def run(self, of: Recipe, methods: tuple[str, ...], keeps: tuple[int | float, ...], **more: Any) -> Run:
         """On the model and tasks of the recipe at this scale."""
         model = self.model or (of.settings["model"] if self.full else embedded_model(of))
         wanted = of.settings["embedded"].get("tasks", [tasks.ALL])
+        limits = () if self.limits is None else self.limits.named
         if self.full:
-            known = benchmarks()
-            wanted = list(dict.fromkeys(known[column]["task"] for column in of.benchmarks))
+            asked = [benchmarks()[column] for column in of.benchmarks]
+            wanted = list(dict.fromkeys(one["task"] for one in asked))
+            if self.limits is None:
+                limits = tuple((one["task"], one["limit"]) for one in asked if "limit" in one)
         few = None if self.full else of.settings["embedded"].get("limit")
         named: dict[str, Any] = {
             "limit": few if self.limit is None else self.limit,
-            "batch": self.batch,
+            "limits": limits,
+            "batch": self.batch or (1 if self.full else 16),
             "split": self.split,
             "seed": self.seed,
-            "simple": self.full,
         }
+        if self.full:
+            ocr = of.settings.get("ocr", False) if self.ocr is None else self.ocr
+            named |= {"inputs": self.inputs, "ocr": ocr, "pad": self.pad}
+            named |= {"dtype": self.dtype, "device_map": self.device_map}
         return Run(model, methods, keeps, self.out, tuple(wanted), **named | more)
+
+
+def asked_how(of: Recipe, order: Order) -> str:
+    """For the table: which inputs ran."""
+    if of.kind == "summary":
+        return "Inputs as the tables it sums up have them"
+    run = order.run(of, (), ())
+    inputs = {
+        "stock": "those of lmms-eval's own models",
+        "template": "the tasks' plain text through the checkpoint's chat template",
+        "chat": "the tasks' messages through the checkpoint's chat template",
+    }[run.inputs]
+    parts = [f"Inputs: {inputs}", f"batch {run.batch}", "OCR tokens in TextVQA's prompts" if run.ocr else ""]
+    parts += ["pictures padded to squares" if run.pad else "", f"dtype {run.dtype}" if run.dtype else ""]
+    asked = {benchmarks()[column]["task"]: run.limit_of(benchmarks()[column]["task"]) for column in of.benchmarks}
+    parts += [f"{task}: {limit} samples" for task, limit in asked.items() if limit is not None]
+    return "; ".join(part for part in parts if part)
 
 
 def embedded_model(of: Recipe) -> str:
@@ -77,11 +111,11 @@ def scores(of: Recipe, order: Order) -> Measured:
     if THROUGHPUT in of.settings.get("extra", []):
         from divevlm.experiments.efficiency import throughput
 
-        speeds, found["throughput_of"] = throughput(run, of.name)
+        speeds, found["throughput_of"] = throughput(run, found, of.name)
         for row in made:
             speed, whole = speeds.get(Setting(row["method"], row["keep"])), speeds.get(Setting("vanilla", 0))
             row |= {"samples_per_second": speed, "throughput": speed / whole if speed and whole else None}
-    return Measured(of, made, names | {"vanilla": VANILLA}, {**budgets, 0: 0}, found, order.full)
+    return Measured(of, made, names | {"vanilla": VANILLA}, {**budgets, 0: 0}, dict(found), order.full)
 
 
 def _scores(of: Recipe, order: Order) -> tuple[dict[str, Any], Table]:
@@ -126,17 +160,29 @@ def _feedback(of: Recipe, order: Order) -> tuple[dict[str, Any], Table]:
 
     figures.check()
     schedules, budgets, printed = of.settings["schedules"], tuple(of.settings["budgets"]), of.settings["printed"]
-    run = replace(order.run(of, ANALYSES["redundancy"].methods, budgets), simple=False, mode="forced")
+    run = order.run(of, ANALYSES["redundancy"].methods, budgets, mode="forced")
     alike = analyze("redundancy", run)
     first = replace(run, keeps=budgets[:1])
-    gains = ANALYSES["feedback"].read(first, alike["rows"])
-    model, processor = load(run.model)
+    gains = ANALYSES["feedback"].read(first, alike["rows"], alike.records)
     few = run.items() if order.full else run.items()[: 20 if order.limit is None else order.limit]
     with bar((1 + len(few)) * len(schedules)) as tick:
-        cost = runtime(Answerer(model, processor, False), few, schedules, budgets[0], of.settings["new_tokens"], tick)
-    files = [*figures.feedback(first, gains, order.out, "figure4a"), *figures.redundancy(run, order.out, "figure4b")]
+        cost = runtime(
+            Answerer(*(alike.loaded or run.load()), False),
+            few,
+            schedules,
+            budgets[0],
+            of.settings["new_tokens"],
+            tick,
+        )
+    label = "right, %"
+    if order.full:  # the paper's scale: answers generated and scored as a benchmark
+        label, asked = "MME", replace(first, mode="generate", out=order.out / "mme")
+        scored = {row["method"]: row for row in full_scores(evaluate(asked, alike.loaded), of)}
+        gains = [row | {"accuracy": scored[row["method"]]["scores"]["MME"]} for row in gains]
+    files = figures.feedback(first, gains, alike.records, order.out, "figure4a", label)
+    files += figures.redundancy(run, alike.records, order.out, "figure4b")
     by_updates = {figures.updates(row["method"]): row for row in gains}
-    head = ["updates", "RGL, %", "right, %", *(f"redundancy {k}" for k in budgets)]
+    head = ["updates", "RGL, %", label, *(f"redundancy {k}" for k in budgets)]
     head += [text for name, about, _ in RUNTIME for text in ([f"{about} printed"] if name in printed else []) + [about]]
     lines = []
     for row in cost:
@@ -160,7 +206,7 @@ def _pictures(of: Recipe, order: Order) -> tuple[dict[str, Any], Table]:
     run = order.run(of, (), (), mode="forced")
     limit = (64 if order.full else 8) if order.limit is None else order.limit
     some = replace(run, limit=limit).items()
-    model, processor = load(run.model)
+    model, processor = run.load()
     keep = int(of.budgets[0])
     with torch.inference_mode():
         files, facts = figures.pictures(of.kind, model, processor, some, of.methods, keep, order.out, of.name)
@@ -188,7 +234,9 @@ def reproduce(name: str, order: Order) -> tuple[dict[str, Any], Table]:
     result |= {"recipe": name, "title": of.title, "scale": order.scale}
     if order.full:
         where = f"{order.model} and the paper's benchmarks" if order.model else "the paper's models and benchmarks"
+        where += f". {asked_how(of, order)}"
     else:
         where = f"{order.model or 'the embedded model'} on drawn scenes, not the paper's models"
-    results.save(order.out, name, result, head, lines, f"{name}: {of.title}\n\nMeasured on {where}.")
+    holes = "".join(f"\n\nEmpty: {reason}." for reason in result.get("missing", []))
+    results.save(order.out, name, result, head, lines, f"{name}: {of.title}\n\nMeasured on {where}.{holes}")
     return result, (head, lines)

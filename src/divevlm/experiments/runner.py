@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -15,20 +16,31 @@ from torch import distributed
 from tqdm import tqdm
 
 from divevlm.core.rule import require
-from divevlm.experiments import results
+from divevlm.experiments import results, stock
 from divevlm.experiments.answering import Answerer
-from divevlm.experiments.journal import Journal, read
+from divevlm.experiments.journal import Journal, Record
 from divevlm.experiments.lmms_scores import cells
-from divevlm.experiments.loading import load, machine, rank
-from divevlm.experiments.settings import Setting, grid
+from divevlm.experiments.loading import Loaded, config_of, family_name, load, machine, rank
+from divevlm.experiments.memory import cards, told
+from divevlm.experiments.settings import Setting, check_budgets, grid
 from divevlm.experiments.sweep import Mode, shard, sweep
 from divevlm.experiments.tasks import ALL, Item, expand, is_embedded, items
 from divevlm.tiny.splits import SIZES
 
+Inputs = Literal["stock", "chat", "template"]
+FORMAT = 2  # of the folders: raised when samples of before must not be added to
+LATER = ("new_tokens", "inputs", "ocr", "pad", "include")  # what only some tasks depend on
+
 
 @dataclass(frozen=True)
 class Run:
-    """methods and keeps are crossed; limit: samples of each task (None: 125 of an embedded one, all of a benchmark)."""
+    """methods and keeps are crossed.
+
+    limit   samples of each task (None: 125 of an embedded one, all of a benchmark); limits: of some benchmarks by name
+    inputs  of benchmarks: as lmms-eval's own model makes them ("stock"), or the task's messages ("chat") or its plain text
+            ("template") through the checkpoint's chat template
+    ocr     OCR tokens in TextVQA's prompts; pad: LLaVA-1.5's pictures to squares, as its authors do, instead of a crop
+    """
 
     model: str
     methods: tuple[str, ...]
@@ -44,9 +56,13 @@ class Run:
     engine: Literal["process", "ray"] = "process"
     workers: int = 2
     shared: bool = True
-    simple: bool = False  # lmms-eval's plain prompts instead of the chat template
+    inputs: Inputs = "chat"
     dtype: str | None = None
     include: Path | None = None  # a folder with lmms-eval tasks of one's own
+    limits: tuple[tuple[str, int | None], ...] = ()
+    ocr: bool = False
+    pad: bool = False
+    device_map: str | None = None
 
     @property
     def settings(self) -> list[Setting]:
@@ -78,61 +94,107 @@ class Run:
             found += lmms.items(self)
         return found
 
+    def limit_of(self, benchmark: str) -> int | None:
+        return dict(self.limits).get(benchmark, self.limit)
+
+    @property
+    def stock_name(self) -> str:
+        """What lmms-eval's tasks take the model for: some have prompts of their own for some models."""
+        return stock.NAMES[family_name(self.model)] if self.inputs == "stock" else "divevlm"
+
+    def load(self) -> Loaded:
+        limited = bool(self.benchmarks) and self.inputs == "stock" and family_name(self.model) == "qwen2_vl"
+        pixels = stock.PIXELS if limited else None
+        return load(self.model, dtype=self.dtype, device_map=self.device_map, pixels=pixels)
+
+    def check(self) -> None:
+        """What can be told before data and model are loaded, but for the tasks' names."""
+        require(self.batch >= 1, "batch-size", self.batch, "at least 1")
+        for limit in (self.limit, *dict(self.limits).values()):
+            require(limit is None or limit >= 1, "limit", limit, "at least 1")
+        check_budgets(self.settings, config_of(self.model))
+        if self.benchmarks:
+            family = family_name(self.model)
+            if self.inputs == "stock":
+                stock.check(family)
+            require(
+                not self.pad or family == "llava",
+                "pad",
+                True,
+                f"False for {family}: only LLaVA-1.5's pictures are cropped",
+            )
+
     def journal(self, number: int = 0) -> Journal:
-        return Journal(self.out, self.same, number)
+        return Journal(self.out, self.same, number, LATER)
 
     @property
     def same(self) -> dict[str, Any]:
         """What all answers of a folder have in common, as far as these tasks depend on it."""
         found = {name: getattr(self, name) for name in ("model", "split", "mode", "seed", "shared", "dtype")}
+        found["format"] = FORMAT
         if self.embedded and self.mode == "generate":  # benchmarks say themselves how long an answer is
             found["new_tokens"] = self.new_tokens
         if self.benchmarks:
             include = None if self.include is None else str(self.include.resolve())
-            found |= {"simple": self.simple, "include": include}
+            found |= {"inputs": self.inputs, "ocr": self.ocr, "pad": self.pad, "include": include}
         return found
 
 
-def evaluate(run: Run) -> dict[str, Any]:
-    """Do what is not done yet, then sum up what is on disk; the first process writes `results.json`, `.md` and `.csv`."""
-    require(run.batch >= 1, "batch-size", run.batch, "at least 1")
-    require(run.limit is None or run.limit >= 1, "limit", run.limit, "at least 1")
+class Result(dict[str, Any]):
+    """What `results.json` holds; beside it the finished samples behind it, and the model that answered (None: actors did)."""
+
+    def __init__(self, found: dict[str, Any], records: list[Record], loaded: Loaded | None = None) -> None:
+        super().__init__(found)
+        self.records, self.loaded = records, loaded
+
+
+def evaluate(run: Run, loaded: Loaded | None = None) -> Result:
+    """Do what is not done yet, then sum up what is on disk; the first process writes `results.json`, `.md` and `.csv`.
+
+    loaded: the run's model and processor, where the caller has them already
+    """
     number, world = rank()
     require(run.engine != "ray" or world == 1, "engine", "ray", "used without torchrun and accelerate launch")
-    journal = run.journal(number)
-    wanted, questions = run.settings, run.items()  # wrong values are told before a model is loaded
-    manager = None
-    if run.mode == "generate" and run.benchmarks:
-        from divevlm.experiments import lmms
-
-        manager = lmms.manager_of(run)
-    torch.manual_seed(run.seed)
-    scores: dict[str, Any] = {}
-    if run.engine == "ray":
-        from divevlm.experiments.on_ray import ray_sweep
-
-        ray_sweep(run, journal, manager)
-        if manager is not None:
-            scores = lmms.benchmarks(run, None, journal, manager)
-        return summary(run, scores, journal.wall())
     join(world)
-    model, processor = load(run.model, dtype=run.dtype)
-    if run.asked:
-        mine = shard(questions, number, world)
-        with bar(len(mine) * len(wanted), number) as tick:
-            answerer = Answerer(model, processor, run.shared)
-            sweep(answerer, mine, wanted, journal, run.batch, run.mode, run.new_tokens, tick)
-    if manager is not None:
-        scores = lmms.benchmarks(run, Answerer(model, processor, shared=False), journal, manager)
-    wait_for_all()
-    return summary(run, scores, journal.wall())
+    torch.manual_seed(run.seed)
+    with run.journal(number) as journal:
+        wanted, asks = run.settings, run.mode == "generate" and bool(run.benchmarks)
+        suite = None  # wrong values are told before a model is loaded
+        if asks:
+            from divevlm.experiments import lmms
+
+            lmms.check(run)
+        run.check()
+        questions = run.items()
+        if asks:
+            suite = lmms.suite(run)
+        if run.engine == "ray":
+            from divevlm.experiments.on_ray import ray_sweep
+
+            ray_sweep(run, journal, questions, suite)
+        else:
+            if number == 0 and suite is not None and loaded is None:
+                spread = run.device_map is not None
+                sys.stderr.write(told(config_of(run.model), run.dtype, run.batch, cards(), spread) + "\n")
+            model, processor = loaded = loaded or run.load()
+            if run.asked:
+                mine = shard(questions, number, world)
+                with bar(len(mine) * len(wanted), number) as tick:
+                    answerer = Answerer(model, processor, run.shared)
+                    sweep(answerer, mine, wanted, journal, run.batch, run.mode, run.new_tokens, tick)
+            if suite is not None:
+                lmms.answer(run, suite, Answerer(model, processor, shared=False), journal)
+            wait_for_all()
+        journal.catch_up()
+        scores = lmms.score(run, suite, journal) if suite is not None and number == 0 else {}
+        tasks = {*run.embedded, *run.benchmarks, *(suite.tasks if suite is not None else ())}
+        done = [record for record in journal.done.values() if record["task"] in tasks]
+        return Result(summary(run, scores, done, journal.wall()), done, loaded)
 
 
-def summary(run: Run, benchmarks: dict[str, Any], seconds: float) -> dict[str, Any]:
+def summary(run: Run, benchmarks: dict[str, Any], records: list[Record], seconds: float) -> dict[str, Any]:
     """The results of everything that is on disk."""
-    records = [record for path in sorted(run.out.glob("samples*.jsonl")) for record in read(path)]
-    unique = {(r["method"], r["keep"], r["task"], r["sample"]): r for r in records}
-    made = results.rows(unique.values(), run.settings, run.asked) if run.asked else []
+    made = results.rows(records, run.settings, run.asked) if run.asked else []
     config = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(run).items()}
     result = {"config": config, "machine": machine(), "wall_seconds": seconds, "rows": made}
     if benchmarks:
@@ -141,9 +203,10 @@ def summary(run: Run, benchmarks: dict[str, Any], seconds: float) -> dict[str, A
         head, lines = results.cells(made)
         count = sum(made[0]["n"].values())
         title = f"{run.model}, {count} questions ({run.split}); percent, relative: mean share of vanilla's"
-        results.save(run.out, "results", result, head, lines, title)
     else:
-        results.save(run.out, "results", result, *cells(benchmarks), f"{run.model}, lmms-eval")
+        head, lines = cells(benchmarks)
+        title = f"{run.model}, lmms-eval"
+    results.save(run.out, "results", result, head, lines, title)
     return result
 
 
@@ -170,6 +233,13 @@ def wait_for_all() -> None:
     command once more when all are done."""
     if distributed.is_available() and distributed.is_initialized():
         distributed.barrier()
+
+
+def usual_inputs(model: str) -> Inputs:
+    """Those of lmms-eval's own model where it has one of that family; an embedded model knows its own template only."""
+    from divevlm import tiny
+
+    return "stock" if model not in tiny.available() and family_name(model) in stock.NAMES else "chat"
 
 
 def keeps(text: str) -> tuple[int | float, ...]:

@@ -9,8 +9,12 @@ from typing import Any
 from divevlm.budget import Budget
 from divevlm.core.rule import require
 from divevlm.methods import METHODS, Method, method_of, parse
+from divevlm.methods.readers import check as check_reader
+from divevlm.methods.readers import readers
 from divevlm.models import family_of
 from divevlm.planning import MATCHES, VANILLA
+
+NOMINAL = 1024  # visual tokens, to check shares where images have any number of them
 
 
 @dataclass(frozen=True)
@@ -25,17 +29,24 @@ class Setting:
     def __str__(self) -> str:
         return self.method if not self.keep else f"{self.method} {self.keep:g}"
 
-    def ready(self, model: Any) -> Method | None:
+    def ready(self, model: Any, processor: Any = None) -> Method | None:
         """The method itself, for this model; None: vanilla."""
         name, options, match = self._parts()
         if name == VANILLA:
             return None
+        options |= readers(name, self._text(), model, processor)
         return method_of(name, self._mean_matched(name, model) if match == "layer-mean" else self.keep, options)
+
+    def _text(self) -> str | None:
+        """What a method reads the prompt with, where the string says so."""
+        found = parse(self.method)[1].get("text")
+        return None if found is None else str(found)
 
     def check(self) -> Setting:
         """Refuse what is wrong whatever the model."""
         name, options, _ = self._parts()
         if name != VANILLA:
+            check_reader(name, self._text())
             method_of(name, self.keep, options)
         return self
 
@@ -46,6 +57,7 @@ class Setting:
             require(not options, "method", self.method, "without options where it is vanilla")
             return name, {}, None
         known = {f.name for f in fields(METHODS.get(name))}
+        options.pop("text", None)
         if "seed" in known:
             options.setdefault("seed", self.seed)
         match = None if "match" in known else options.pop("match", None)
@@ -67,6 +79,26 @@ class Setting:
         found = plan(name, model, keep=self.keep, match="layer-mean").method
         assert found is not None
         return found.keep  # type: ignore[return-value]
+
+
+def check_budgets(settings: Sequence[Setting], config: Any) -> None:
+    """Refuse budgets that no image of this model can meet. config: of the model; nothing is loaded."""
+    from divevlm.planning import Shape, plan
+
+    kind = config.model_type
+    tokens = None if kind in ("llava", "llava_next") else NOMINAL
+    for setting in settings:
+        name, options, match = setting._parts()
+        if name == VANILLA:
+            continue
+        most = Shape.of(config, tokens=tokens).tokens
+        large = kind == "llava" and isinstance(setting.keep, int) and setting.keep > most
+        require(not large, "keep", setting.keep, f"at most {most}, the visual tokens of an image, for {name}")
+        wanted: Any = match or options.pop("match", "final")
+        try:
+            plan(name, config, keep=setting.keep, match=wanted, tokens=tokens, **options)
+        except ValueError as error:
+            raise ValueError(f"{setting} can't be done: {error}") from None
 
 
 def grid(methods: Sequence[str], keeps: Sequence[int | float], seed: int = 0) -> list[Setting]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from itertools import groupby
 from typing import Literal
 
 from divevlm.experiments.answering import Answerer
@@ -38,17 +39,24 @@ def sweep(
     tick: Callable[[int, str], object] = lambda count, text: None,
 ) -> None:
     """What the journal does not have yet. tick: told how many samples are done now, and what comes."""
-    methods = {setting: setting.ready(answerer.model) for setting in settings}
+    methods = {setting: setting.ready(answerer.model, answerer.processor) for setting in settings}
     if answerer.once is None and items:  # times count: compile and allocate before them
         for setting, method in methods.items():
-            answered(answerer, items[:batch], setting, method, mode, new_tokens)
-    for at in range(0, len(items), batch):
-        some = items[at : at + batch]
+            answered(answerer, next(batches(items, batch)), setting, method, mode, new_tokens)
+    for some in batches(items, batch):
         for setting, method in methods.items():
             todo = [one for one in some if (setting.method, setting.keep, one.task, one.sample) not in journal]
             if todo:
                 journal.add(answered(answerer, todo, setting, method, mode, new_tokens))
             tick(len(some), str(setting))
+
+
+def batches(items: Sequence[Item], size: int) -> Iterator[list[Item]]:
+    """In their order; those of a batch are asked in one way."""
+    for _, alike in groupby(items, key=lambda item: item.stock):
+        some = list(alike)
+        for at in range(0, len(some), size):
+            yield some[at : at + size]
 
 
 def shard(items: Sequence[Item], rank: int, world: int) -> list[Item]:

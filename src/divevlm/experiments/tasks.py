@@ -32,7 +32,8 @@ MIRRORS = {  # what each stands for among the paper's benchmarks
 
 @dataclass(frozen=True)
 class Item:
-    """One question. draw: makes its pictures (or clips) when they are needed; turns: a conversation instead of the text alone."""
+    """One question. draw: makes its pictures (or clips) when they are needed; turns: a conversation instead of the text alone;
+    stock: as lmms-eval's own models take it (pictures as they are, paths of videos)."""
 
     task: str
     sample: str
@@ -40,6 +41,7 @@ class Item:
     gold: str
     draw: Callable[[], list[Any]] = field(repr=False, compare=False)
     turns: list[dict[str, Any]] | None = field(default=None, repr=False, compare=False)
+    stock: bool = False
 
 
 def expand(names: Sequence[str]) -> list[str]:

@@ -21,7 +21,8 @@ class HoloV(Each):
 
     crops     how many; None: int(1024 / 576 N / K), 16 for 64 of 576
     rescale   variety to the size of attention within each "crop" (the original: it then cancels) or over "all" tokens
-    faithful  the original: places that a crop can't fill become zero rows, and tokens come by attention within their crop
+    faithful  the original: places that a crop can't fill become zero rows, tokens come by attention within their crop (in
+              input order where all of it stays), and a crop of one token weighs a thousandth of what others do
     """
 
     norm: Literal["final", "next", "none"] = "none"
@@ -53,10 +54,14 @@ class HoloV(Each):
         n = len(attention)
         sizes = crop_sizes(n, self._crops(keep, n))
         scores, _ = crop_scores(signals.visual, attention, sizes, self.rescale)
+        if self.faithful:
+            means = torch.stack([crop.mean() for crop in attention.split(sizes)])
+            scores = torch.where(torch.tensor(sizes, device=scores.device) == 1, means.to(scores), scores)
         places = crop_places(scores, sizes, keep, overflow=not self.faithful)
         picks, start = [], 0
         for crop, place in zip(attention.split(sizes), places, strict=True):
-            picks.append(start + top_k(crop, place))
+            whole = self.faithful and place >= len(crop)
+            picks.append(start + (torch.arange(len(crop), device=crop.device) if whole else top_k(crop, place)))
             start += len(crop)
         order = torch.cat(picks)
         return self._as_released(signals, order, keep) if self.faithful else Selection(order, attention[order])

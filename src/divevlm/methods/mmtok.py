@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from divevlm.core.coverage import greedy_coverage
 from divevlm.core.rule import require
@@ -13,7 +14,7 @@ from divevlm.core.selection import Selection
 from divevlm.core.top import unit
 from divevlm.methods.base import Needs, Signals
 from divevlm.methods.views import PerView
-from divevlm.methods.words import content_rows
+from divevlm.methods.words import content_rows, word_ids
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,15 +22,19 @@ class MMTok(PerView):
     """Tokens that cover the question's words and the image's other tokens best (greedy maximum coverage).
 
     tokenizer           of the language model: listen to the question's content words; None: to every prompt token
+    embeddings          the language model's embedding table: words are tokenized by themselves and looked up there, as the
+                        authors do; None: the prompt's own rows of these words
     alpha               weight of covering the image
     temperature         of similarities between tokens, text_temperature: to words (None: 0.02, or 0.01 where the family
                         pools rows behind its tower, as the authors set it for Qwen)
 
-    Patches in the padding of a letterboxed image take part (the authors leave them out on LLaVA-1.5).
+    Patches in the padding of a letterboxed image take part (the authors leave them out on LLaVA-1.5; llava-hf's own processor
+    crops and has none).
     """
 
     norm: Literal["final", "next", "none"] = "none"
     tokenizer: Any = field(default=None, repr=False, compare=False)
+    embeddings: Any = field(default=None, repr=False, compare=False)
     alpha: float = 0.5
     temperature: float = 0.2
     text_temperature: float | None = None
@@ -49,10 +54,19 @@ class MMTok(PerView):
         require(self.temperature > 0, "temperature", self.temperature, "a positive number")
         positive = self.text_temperature is None or self.text_temperature > 0
         require(positive, "text_temperature", self.text_temperature, "a positive number")
+        alone = self.embeddings is not None and self.tokenizer is None
+        require(not alone, "embeddings", type(self.embeddings).__name__, "given with a tokenizer")
+
+    def _words(self, signals: Signals) -> Tensor:
+        """[m, d] what is to be covered of the question."""
+        if self.embeddings is None:
+            return self.given(signals.text_embeds, "embeddings of the prompt")[content_rows(signals, self.tokenizer)]
+        table: Tensor = self.embeddings.weight.detach()
+        return table[word_ids(signals, self.tokenizer).to(table.device)].to(signals.visual.device)
 
     def choose_view(self, signals: Signals, keep: int) -> Selection:
         features = unit(self.tower(signals, "features"))
-        words = self.given(signals.text_embeds, "embeddings of the prompt")[content_rows(signals, self.tokenizer)]
+        words = self._words(signals)
         pools = signals.vision is not None and signals.vision.project is None
         heat = self.text_temperature or (0.01 if pools else 0.02)
         to_words = torch.softmax(unit(words) @ unit(signals.visual).T / heat, dim=1) / max(1, len(words))

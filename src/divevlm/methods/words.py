@@ -1,4 +1,4 @@
-"""Which rows of a prompt are content words, for methods that listen to these only."""
+"""The question inside a prompt, and its content words, for methods that listen to these only."""
 
 from __future__ import annotations
 
@@ -10,59 +10,78 @@ from torch import Tensor
 
 from divevlm.methods.base import Signals
 
-# MMTok's function words, and the names that chat templates give to the speakers.
+# MMTok's function words.
 STOP = frozenset(
     re.findall(
         r"\w+",
-        """a an the, am is are was were be been, have has had, do does did, i you he she it we they,
+        """a an the, is are was were be been being, have has had, do does did, i you he she it we they,
         what which who when where why how, and or but so if then, question answer,
         to for with by from at into onto upon""",
     )
 )
-SPEAKERS = frozenset({"user", "assistant", "system", "human", "im_start", "im_end"})
-FORMATS = (
-    "answer the question using a single word or phrase.",
-    "answer with the option's letter from the given choices directly.",
+# How long the answer shall be: LLaVA's sentences, which say nothing about the picture.
+FORMAT = re.compile(
+    r"answer the question using a single word or phrase\.|answer with the option's letter from the given choices directly\.",
+    re.IGNORECASE,
 )
-
-
-def content(text: str) -> list[str]:
-    """The words of a question that say what it is about, lower case; all its words if none does."""
-    lower = text.lower()
-    for sentence in FORMATS:
-        lower = lower.replace(sentence, " ")
-    words = [word for word in re.findall(r"\w+", lower) if word not in SPEAKERS]
-    return [word for word in words if word not in STOP] or words
+# What chat templates put before and behind a turn.
+BEFORE = re.compile(r"\A\s*(?:(?:USER|User|Human):|user\n|\[INST\])\s*")
+BEHIND = re.compile(r"(?:\s*\b(?:ASSISTANT|Assistant):|\n\s*assistant|\s*\[/INST\])\s*\Z")
 
 
 def question(signals: Signals, tokenizer: Any) -> str:
-    """The prompt behind the image as text; the whole prompt where nothing is behind it."""
-    if signals.ids is None:
-        raise ValueError("tokenizer must be given where the prompt comes as input_ids, got embeddings")
-    ids, later = signals.ids, signals.later
-    if later is not None and bool(later.any()):
-        ids = ids[later.to(ids.device)]
-    text: str = tokenizer.decode(ids.tolist(), skip_special_tokens=True)
-    return text
+    """The bare question: the prompt behind the image (the whole prompt where nothing is behind it) without the names of the
+    speakers at its ends and without sentences about the form of the answer."""
+    return FORMAT.sub("", _bare(_decoded(signals, tokenizer)[0])).strip()
+
+
+def content(text: str) -> list[str]:
+    """The words of a question that say what it is about, as they are written; all its words if none does."""
+    words = re.findall(r"\w+", FORMAT.sub(" ", text))
+    return [word for word in words if word.lower() not in STOP] or words
+
+
+def word_ids(signals: Signals, tokenizer: Any) -> Tensor:
+    """[m] ids of the content words, tokenized by themselves: what MMTok's authors look up in the embedding table."""
+    ids = tokenizer(" ".join(content(question(signals, tokenizer))), add_special_tokens=False)["input_ids"]
+    return torch.tensor(ids, dtype=torch.long, device=signals.text.device)
 
 
 def content_rows(signals: Signals, tokenizer: Any | None) -> Tensor:
-    """[M] bool: sub-words of the question's content words. Without a tokenizer, or where no row is found, all of them."""
+    """[M] bool: rows of the prompt that are part of a content word of the question, by where their letters are. Without a
+    tokenizer, or where no row is found, all of them."""
     every = torch.ones(len(signals.text), dtype=torch.bool, device=signals.text.device)
     if tokenizer is None or not len(every):
         return every
-    text = question(signals, tokenizer)
+    text, rows = _decoded(signals, tokenizer)
+    bare = _blank(FORMAT, _blank(BEHIND, _blank(BEFORE, text)))
+    words = list(re.finditer(r"\w+", bare))
+    wanted = [word for word in words if word[0].lower() not in STOP] or words
     ids = signals.ids
     assert ids is not None
-    wanted = set(content(text))
-    spelled = [word for word in re.findall(r"\w+", text) if word.lower() in wanted]
-    pieces = {
-        piece
-        for word in spelled
-        for form in (word, f" {word}")
-        for piece in tokenizer(form, add_special_tokens=False)["input_ids"]
-    }
-    found = torch.isin(ids, torch.tensor(sorted(pieces), dtype=ids.dtype, device=ids.device)).to(every.device)
-    if signals.later is not None and bool(signals.later.any()):
-        found &= signals.later.to(found.device)
+    ends = [len(tokenizer.decode(ids[rows[: i + 1]].tolist(), skip_special_tokens=True)) for i in range(len(rows))]
+    found = torch.zeros_like(every)
+    for row, start, end in zip(rows.tolist(), [0, *ends], ends, strict=False):
+        found[row] = any(start < word.end() and word.start() < end for word in wanted)
     return found if bool(found.any()) else every
+
+
+def _decoded(signals: Signals, tokenizer: Any) -> tuple[str, Tensor]:
+    """The prompt behind the image as text, or all of it; and the numbers of its rows."""
+    if signals.ids is None:
+        raise ValueError("tokenizer must be given where the prompt comes as input_ids, got embeddings")
+    later = signals.later
+    some = later is not None and bool(later.any())
+    rows = later.nonzero()[:, 0] if some and later is not None else torch.arange(len(signals.ids))
+    rows = rows.to(signals.ids.device)
+    text: str = tokenizer.decode(signals.ids[rows].tolist(), skip_special_tokens=True)
+    return text, rows
+
+
+def _bare(text: str) -> str:
+    return BEHIND.sub("", BEFORE.sub("", text))
+
+
+def _blank(pattern: re.Pattern[str], text: str) -> str:
+    """The same length, with spaces where the pattern was."""
+    return pattern.sub(lambda found: " " * len(found[0]), text)

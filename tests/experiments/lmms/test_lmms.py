@@ -20,6 +20,7 @@ from divevlm.cli import main
 from divevlm.experiments.analyses import analyze
 from divevlm.experiments.answering import Answerer
 from divevlm.experiments.journal import Journal, read
+from divevlm.experiments.limits import Limits
 from divevlm.experiments.lmms_model import Chat, Simple
 from divevlm.experiments.lmms_requests import clip as read_clip
 from divevlm.experiments.lmms_requests import gold
@@ -104,14 +105,14 @@ def test_every_sample_has_the_score_that_lmms_eval_gave_it(whole):
 
 
 def test_plain_prompts_of_one_turn_say_the_same(micro, suite, whole, tmp_path):
-    evaluated(micro, suite, tmp_path, simple=True)
+    evaluated(micro, suite, tmp_path, inputs="template")
     assert predictions(tmp_path) == predictions(whole[0])  # the embedded questions are one turn anyway
 
 
 def test_two_processes_give_the_same_samples(micro, suite, whole, tmp_path):
     done = shell("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29547", "-m", "divevlm.cli", "eval",
                  "--model", micro, "--method", "dive", "--keep", "24", "--tasks", TASKS, "--batch-size", "2",
-                 "--include-path", suite, "--out", tmp_path)  # fmt: skip
+                 "--inputs", "chat", "--include-path", suite, "--out", tmp_path)  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert predictions(tmp_path) == predictions(whole[0])
     assert json.loads((tmp_path / "results.json").read_text())["benchmarks"] == whole[1]["benchmarks"]
@@ -154,7 +155,17 @@ def test_a_failed_sample_fails_the_stock_command(micro, suite, tmp_path, more):
 
 def test_a_failed_sample_is_named_and_fails_our_command(micro, tmp_path, capsys):
     broken(tmp_path)
-    command = ["eval", "--model", micro, "--tasks", "divevlm_reading", "--include-path", str(tmp_path)]
+    command = [
+        "eval",
+        "--model",
+        micro,
+        "--tasks",
+        "divevlm_reading",
+        "--inputs",
+        "chat",
+        "--include-path",
+        str(tmp_path),
+    ]
     assert main([*command, "--out", str(tmp_path / "out")]) == 2
     assert "divevlm: divevlm_reading 0 failed: KeyError: 'seed'" in capsys.readouterr().err
 
@@ -218,7 +229,7 @@ def test_efficiency_and_tables_at_full_scale(micro, suite, tmp_path, monkeypatch
             f"divevlm.experiments.{module}.benchmarks", lambda: dict.fromkeys(recipe("table1").columns, stand_in)
         )
     monkeypatch.setattr("divevlm.experiments.reproduce.Run", partial(Run, include=suite))
-    order = Order("full", tmp_path / "five", micro, limit=2)
+    order = Order("full", tmp_path / "five", micro, Limits(2))
     result, (head, lines) = reproduce("table5", order)
     assert [row["printed_as"] for row in result["rows"]] == ["Vanilla", "VisionZip", "PruneSID", "SparseVLM", "DIVE"]
     assert all(row["total"] >= row["prefill_total"] > 0 for row in result["rows"])
@@ -329,7 +340,8 @@ def test_ray_answers_benchmarks(micro, suite, whole, tmp_path):
     pytest.importorskip("ray")
     folder, result = whole
     done = shell("-m", "divevlm.cli", "eval", "--model", micro, "--method", "dive", "--keep", "24", "--tasks", TASKS,
-                 "--batch-size", "2", "--include-path", suite, "--engine", "ray", "--workers", "2", "--out", tmp_path,
+                 "--batch-size", "2", "--inputs", "chat", "--include-path", suite, "--engine", "ray", "--workers", "2",
+                 "--out", tmp_path,
                  RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0")  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert predictions(tmp_path) == predictions(folder)
@@ -341,7 +353,20 @@ def test_ray_answers_benchmarks(micro, suite, whole, tmp_path):
 def test_accelerate_launch_gives_what_one_process_gives(micro, suite, tmp_path):
     one = evaluated(micro, suite, tmp_path / "one")
     launch = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "29557"]
-    what = ["--model", micro, "--method", "dive", "--keep", "24", "--tasks", TASKS, "--include-path", suite]
+    what = [
+        "--model",
+        micro,
+        "--method",
+        "dive",
+        "--keep",
+        "24",
+        "--tasks",
+        TASKS,
+        "--inputs",
+        "chat",
+        "--include-path",
+        suite,
+    ]
     done = shell(*launch, "-m", "divevlm.cli", "eval", *what, "--batch-size", "2", "--out", tmp_path / "two")
     assert done.returncode == 0, done.stderr[-3000:]
     assert predictions(tmp_path / "two") == predictions(tmp_path / "one")
