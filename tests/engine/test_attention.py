@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from divevlm.engine.attention import attention_rows
+from divevlm.engine.masks import Columns
 from tests.engine.oracle import decoder_layers
 from tests.engine.samples import batch
 from tests.zoo import FAMILIES, build
@@ -35,5 +36,5 @@ def test_rows_equal_the_eager_maps(name, side):
                 where = present[row].nonzero()[:, 0]
                 queries = where[[0, len(where) // 2, -1]]
                 mine = [table.expand(*table.shape[:-3], len(present), -1, -1).select(-3, row) for table in tables]
-                found = attention_rows(layers[number], hidden[row], mine, queries, present[row])
+                found = attention_rows(layers[number], hidden[row], mine, queries, Columns(present[row]))
                 torch.testing.assert_close(found, maps[number][row, :, queries], atol=1e-5, rtol=0)

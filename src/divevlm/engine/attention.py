@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from divevlm.engine.masks import Columns
+
 
 def rotated_keys(block: Any, hidden: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
     """Keys of a decoder layer after RoPE [heads of keys, S, head_dim]. hidden: [S, d] on its way into it."""
@@ -27,25 +29,28 @@ def attention_rows(
     hidden: Tensor,
     tables: tuple[Tensor, Tensor],
     queries: Tensor,
-    valid: Tensor,
-    past: tuple[Tensor, Tensor] | None = None,
+    columns: Columns,
+    past: Tensor | None = None,
 ) -> Tensor:
     """Softmax rows [heads, R, S] of one sample, in float32.
 
     block: a decoder layer, hidden: [S, d] on its way into it, tables: cos and sin [S, head_dim] (or [3, S, head_dim]),
-    queries: [R] positions whose rows are wanted, valid: [S] False for padding, past: keys [heads of keys, P, head_dim]
-    of what came before, and which of them are valid [P]; they take their share of the attention.
+    queries: [R] positions whose rows are wanted, past: keys [heads of keys, P, head_dim] of what came before: they take their
+    share of the attention; columns: [P + S] what may be attended to, and how strongly.
     """
     attention = block.self_attn
     cos, sin = (merged_table(table, attention) for table in tables)
     q = _rotate(_heads(attention, "q", block.input_layernorm.forward(hidden[queries])), cos[queries], sin[queries])
     k = rotated_keys(block, hidden, tables)
     place = torch.arange(len(hidden), device=hidden.device)
-    seen = valid & (place <= queries[:, None])
+    seen = place <= queries[:, None]
     if past is not None:
-        k = torch.cat([past[0].to(k), k], dim=1)
-        seen = torch.cat([past[1].to(seen.device).expand(len(queries), -1), seen], dim=1)
+        k = torch.cat([past.to(k), k], dim=1)
+        seen = torch.cat([seen.new_ones(len(queries), past.shape[1]), seen], dim=1)
+    seen = seen & columns.valid
     logits: Tensor = (q.float() @ repeated(block, k).float().mT) * attention.scaling
+    if columns.bias is not None:
+        logits = logits + columns.bias
     return logits.masked_fill(~seen, -torch.inf).softmax(dim=-1)[..., -len(hidden) :]
 
 

@@ -16,6 +16,8 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import CacheLayerMixin
 
+from divevlm.engine.masks import Columns
+
 
 @dataclass(frozen=True)
 class Pruner:
@@ -29,21 +31,21 @@ class Pruner:
 class PrunedLayer(CacheLayerMixin):  # type: ignore[misc]
     """One layer of a pruned cache, in front of the layer that stores (`held`: dynamic, quantized, ...).
 
-    valid   [B, columns] False for columns that no later token may attend to (padding)
+    columns what later tokens may attend to, and how strongly
     length  columns that an unpruned cache would have
     tail    how many of the last columns are one position each in every layer and row: as many can be cropped
     """
 
-    def __init__(self, held: Any, block: int, pruner: Pruner, valid: Tensor, length: int) -> None:
-        self.held, self.block, self.pruner, self.valid, self.length = held, block, pruner, valid, length
+    def __init__(self, held: Any, block: int, pruner: Pruner, columns: Columns, length: int) -> None:
+        self.held, self.block, self.pruner, self.columns, self.length = held, block, pruner, columns, length
         self.tail = 0
         self.free = False  # it was emptied: nothing pruned is in it any more
-        self.coming: Tensor | None = None  # [B, new columns] what the pass under way is about to add
+        self.coming: Columns | None = None  # what the pass under way is about to add
         self.positions = 0  # how many positions those stand for
 
-    def announce(self, valid: Tensor, positions: int) -> None:
+    def announce(self, columns: Columns, positions: int) -> None:
         """Of the columns that the next update brings."""
-        self.coming, self.positions = valid, positions
+        self.coming, self.positions = columns, positions
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> Any:
         if self.free:
@@ -54,7 +56,7 @@ class PrunedLayer(CacheLayerMixin):  # type: ignore[misc]
                 f"past_key_values must be used with the method that pruned it ({self.pruner.method}, cut before block "
                 f"{cuts}) attached to the model, got a pass without it"
             )
-        self.valid = torch.cat([self.valid, self.coming.to(self.valid.device)], dim=1)
+        self.columns = self.columns.then(self.coming)
         self.length += self.positions
         self.coming = None
         return self.held.update(key_states, value_states, *args, **kwargs)
@@ -72,19 +74,19 @@ class PrunedLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         self.held.reorder_cache(beam_idx)
-        self._rows(lambda valid: valid.index_select(0, beam_idx.to(valid.device)))
+        self._rows(lambda rows: rows.index_select(0, beam_idx.to(rows.device)))
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         self.held.batch_repeat_interleave(repeats)
-        self._rows(lambda valid: valid.repeat_interleave(repeats, dim=0))
+        self._rows(lambda rows: rows.repeat_interleave(repeats, dim=0))
 
     def batch_select_indices(self, indices: Tensor) -> None:
         self.held.batch_select_indices(indices)
-        self._rows(lambda valid: valid[indices.to(valid.device)])
+        self._rows(lambda rows: rows[indices.to(rows.device)])
 
     def _rows(self, change: Callable[[Tensor], Tensor]) -> None:
         if not self.free:
-            self.valid = change(self.valid)
+            self.columns = self.columns.each(change)
 
     def crop(self, tokens: int) -> None:
         """tokens: how many to take away as a negative number, or (older versions of transformers) how many to leave."""
@@ -99,7 +101,8 @@ class PrunedLayer(CacheLayerMixin):  # type: ignore[misc]
             )
         if remove:
             self.held.crop(-remove)
-            self.valid, self.length, self.tail = self.valid[:, :-remove], self.length - remove, self.tail - remove
+            self._rows(lambda rows: rows[:, :-remove])
+            self.length, self.tail = self.length - remove, self.tail - remove
 
     def reset(self) -> None:
         self.held.reset()
@@ -147,7 +150,7 @@ def become_pruned(cache: Any, pruner: Pruner, blocks: int, done: int, past: Tens
     for block, layer in enumerate(cache.layers):
         held = layer.held if isinstance(layer, PrunedLayer) else layer
         valid = both if block < done else past
-        cache.layers[block] = PrunedLayer(held, block, pruner, valid, valid.shape[1])
+        cache.layers[block] = PrunedLayer(held, block, pruner, Columns(valid), valid.shape[1])
 
 
 def contents(layer: Any) -> tuple[Tensor, Tensor]:

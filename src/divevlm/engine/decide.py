@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from divevlm.core.selection import Selection
+from divevlm.core.standing import stand_for
 from divevlm.engine.prefill import Group, Prefill, candidates
 from divevlm.engine.signals import Gatherer
 from divevlm.methods.base import Method
@@ -44,6 +45,7 @@ class Decision:
     kept: Sequence[Tensor]  # [N] bool for each row: its visual tokens that stay, newline tokens among them
     stay: Tensor  # [B, S] positions of the full sequence that stay
     places: Tensor  # [B, S] by these the positions that stay are ordered: merged rows may stand elsewhere
+    sizes: Sequence[Tensor] = ()  # [N] for each row, where asked for: how many tokens each one stands for
     edits: Sequence[tuple[int, Tensor, Tensor]] = field(default=(), repr=False)  # row, positions [r], new states [r, d]
     seconds: float = 0.0
 
@@ -74,7 +76,13 @@ def decide(method: Method, blocks: int, prefill: Prefill, gatherer: Gatherer, be
             positions = prefill.layouts[row].positions[choice.slots].to(places.device)
             places[row, positions] = places[row, positions].sort().values
             edits.append((row, positions, rows.values))
-    return Decision(choices, stays, _positions(prefill, stays), places, edits, seconds)
+    sizes: Sequence[Tensor] = ()
+    if method.bias_strength:
+        known = [torch.ones(len(layout.positions)) for layout in prefill.layouts]
+        known = known if before is None else [old.clone() for old in before.sizes]
+        states = iter(signals)
+        sizes = _sizes(method, choices, [next(states).hidden if asked else None for asked in contested], known)
+    return Decision(choices, stays, _positions(prefill, stays), places, sizes, edits, seconds)
 
 
 def _now(z: Tensor) -> float:
@@ -93,6 +101,30 @@ def _kept(method: Method, prefill: Prefill, choices: Sequence[Choice]) -> list[T
     for choice in choices:
         keeps[choice.group.row][choice.slots] = True
     return keeps
+
+
+def _sizes(
+    method: Method, choices: Sequence[Choice], states: Sequence[Tensor | None], sizes: list[Tensor]
+) -> list[Tensor]:
+    """How many tokens each one stands for after this cut: of a method that merges, its members; else by similarity.
+
+    states: [n, d] of each group that was asked; sizes: [N] of each row before the cut
+    """
+    for choice, hidden in zip(choices, states, strict=True):
+        if choice.selection is None or hidden is None:
+            continue
+        tokens, rows = choice.group.tokens, choice.selection.rows
+        before = sizes[choice.group.row][tokens]
+        kept = choice.selection.order.sort().values if rows is None else rows.slots
+        if method.proportional == "uniform":
+            now = (before.sum() / len(kept)).expand(len(kept))
+        elif rows is not None:
+            now = torch.stack([before[members].sum() for members in rows.members]).clamp_min(1)
+        else:
+            now = stand_for(hidden, kept.to(hidden.device), before.to(hidden.device)).cpu()
+        sizes[choice.group.row][tokens] = 0
+        sizes[choice.group.row][tokens[kept.cpu()]] = now
+    return sizes
 
 
 def _positions(prefill: Prefill, kept: Sequence[Tensor]) -> Tensor:

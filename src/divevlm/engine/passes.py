@@ -13,7 +13,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from divevlm.core.rule import require
 from divevlm.engine.caches import become_pruned, glimpse, is_pruned
 from divevlm.engine.decide import Decision, decide
-from divevlm.engine.masks import mask_kind, stage_mask
+from divevlm.engine.masks import Columns, mask_kind, stage_mask
 from divevlm.engine.prefill import Prefill
 from divevlm.engine.rows import Deepstack, left_aligned, take, trailing, whereabouts
 from divevlm.engine.setup import Setup
@@ -29,7 +29,7 @@ class Stage:
 
     index: Tensor | None  # [B, Q] positions in the full sequence; None = all of them
     valid: Tensor  # [B, Q] False for padding
-    seen: Tensor  # [B, Q] False for rows that others can't attend to: padding, and dropped ones that are needed themselves
+    seen: Columns  # what others see of them: no padding, and no dropped ones that are needed themselves
     arguments: dict[str, Any] = field(default_factory=dict)  # what blocks get instead of the model's own
 
 
@@ -49,7 +49,7 @@ class Pass:
 
     @property
     def stage(self) -> Stage:
-        return self.stages[-1] if self.stages else Stage(None, self.present, self.present)
+        return self.stages[-1] if self.stages else Stage(None, self.present, Columns(self.present))
 
     def enter(self, block: int, hidden: Tensor, kwargs: dict[str, Any]) -> Tensor:
         """hidden: on its way into block number `block` -> what it gets instead; kwargs are put right in place."""
@@ -97,15 +97,16 @@ class Pass:
 
     def _cut(self, block: int, hidden: Tensor, kwargs: dict[str, Any]) -> Tensor:
         before = self.stage
-        past = self.cache.layers[block].valid if is_pruned(self.cache) else self.past
+        past = None if self.past is None else Columns(self.past)
+        past = self.cache.layers[block].columns if is_pruned(self.cache) else past
         index, valid, seen = before.index, before.valid, before.seen
         if self.prefill is not None:
             decision = self._decide(block, hidden, kwargs, past)
             self.decisions.append(decision)
-            if int(decision.stay.sum()) < int(before.seen.sum()):
+            if int(decision.stay.sum()) < int(before.seen.valid.sum()):
                 unseen = self.prefill.needed & ~decision.stay
                 index, valid = left_aligned(decision.stay | unseen, decision.places)
-                seen = valid & ~unseen.gather(1, index)
+                seen = Columns(valid & ~unseen.gather(1, index), self._bias(decision, index))
                 hidden = self._rows(hidden, decision, whereabouts(before.index, self.present), index)
         if index is not None and self.cache is not None and not is_pruned(self.cache):
             old = self.present[:, :0] if self.past is None else self.past
@@ -125,21 +126,32 @@ class Pass:
             hidden[row, here[row, positions].to(hidden.device)] = values.to(hidden)
         return take(hidden, here.gather(1, index))
 
-    def _arguments(self, stage: Stage, past: Tensor | None, hidden: Tensor, kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _bias(self, decision: Decision, index: Tensor) -> Tensor | None:
+        """[B, Q] what is added to the logits towards tokens that stand for several."""
+        if not decision.sizes:
+            return None
+        assert self.prefill is not None
+        bias = torch.zeros_like(self.present, dtype=torch.float)
+        for row, (layout, kept, sizes) in enumerate(
+            zip(self.prefill.layouts, decision.kept, decision.sizes, strict=True)
+        ):
+            bias[row, layout.positions[kept].to(bias.device)] = sizes[kept].log().to(bias.device)
+        return self.setup.method.bias_strength * bias.gather(1, index)
+
+    def _arguments(self, stage: Stage, past: Columns | None, hidden: Tensor, kwargs: dict[str, Any]) -> dict[str, Any]:
         """What the blocks get instead of the model's own. No position ids: with gaps they look like packed sequences."""
         queries = stage.valid.shape[1]
-        unseen = stage.valid & ~stage.seen
+        unseen = stage.valid & ~stage.seen.valid
         if self.kind == "flash" and bool(unseen.any()):
             require(
                 not bool(unseen[:, :-1].any()), "labels", "a word to learn right behind an image",
                 "-100 there with flash attention, which can't compute a dropped token's output; or use 'sdpa'",
             )  # fmt: skip
-        now = stage.valid if self.kind == "flash" else stage.seen
-        columns = now if past is None else torch.cat([past.to(now.device), now], dim=1)
-        mask = stage_mask(self.kind, columns, queries, hidden.dtype)
+        now = Columns(stage.valid, stage.seen.bias) if self.kind == "flash" else stage.seen
+        mask = stage_mask(self.kind, now if past is None else past.then(now), queries, hidden.dtype)
         tables = kwargs["position_embeddings"]
         if self.setup.positions == "compact":
-            seen = stage.seen if past is None else torch.cat([past.to(now.device), stage.seen], dim=1)
+            seen = (stage.seen if past is None else past.then(stage.seen)).valid
             numbers = (seen.long().cumsum(dim=1) - seen.long())[:, -queries:]
             tables = self.setup.text.rotary_emb(hidden, position_ids=numbers.to(hidden.device))
         elif stage.index is not None:
@@ -148,7 +160,7 @@ class Pass:
 
     # Deciding
 
-    def _decide(self, block: int, hidden: Tensor, kwargs: dict[str, Any], past: Tensor | None) -> Decision:
+    def _decide(self, block: int, hidden: Tensor, kwargs: dict[str, Any], past: Columns | None) -> Decision:
         assert self.prefill is not None
         setup, number = self.setup, len(self.stages)
         states = self._scout(hidden, kwargs, past) if setup.method.placement == "entry" else hidden
@@ -163,8 +175,8 @@ class Pass:
         if (needs.attention or needs.keys) and needs.block == "before" and block + 1 in self.setup.looks:
             self._before = hidden, tables
 
-    def _look(self, number: int, cut: int, states: Tensor, kwargs: dict[str, Any], past: Tensor | None) -> Look | None:
-        """The block whose attention the method asks for. past: valid columns of what the block of this cut remembers."""
+    def _look(self, number: int, cut: int, states: Tensor, kwargs: dict[str, Any], past: Columns | None) -> Look | None:
+        """The block whose attention the method asks for. past: what the block of this cut remembers."""
         setup, needs, block = self.setup, self.setup.method.needs, self.setup.looks[number]
         if not (needs.attention or needs.keys):
             return None
@@ -173,14 +185,14 @@ class Pass:
             return Look(setup.layers[block], states, tables, past_keys(self.cache, block, past))
         assert self._before is not None
         if block == cut and is_pruned(self.cache):  # the block before the cut has run in this pass already
-            past = self.cache.layers[block - 1].valid[:, : -states.shape[1]]
+            past = self.cache.layers[block - 1].columns.each(lambda rows: rows[:, : -states.shape[1]])
         elif block == cut:
-            past = self.past
+            past = None if self.past is None else Columns(self.past)
         return Look(setup.layers[block - 1], *self._before, past_keys(self.cache, block - 1, past))
 
-    def _scout(self, hidden: Tensor, kwargs: dict[str, Any], past: Tensor | None) -> Tensor:
+    def _scout(self, hidden: Tensor, kwargs: dict[str, Any], past: Columns | None) -> Tensor:
         """States of the block that the method looks at over the whole sequence, leaving the cache alone."""
-        columns = self.present if past is None else torch.cat([past.to(self.present.device), self.present], dim=1)
+        columns = Columns(self.present) if past is None else past.then(Columns(self.present))
         look = self.setup.looks[0]
         seen = None if self.cache is None or past is None else glimpse(self.cache, look)
         mask = stage_mask(self.kind, columns, hidden.shape[1], hidden.dtype)

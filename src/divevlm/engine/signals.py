@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from divevlm.core.raters import gravity
 from divevlm.engine.attention import attention_rows, merged_table, repeated, rotated_keys
 from divevlm.engine.caches import contents
+from divevlm.engine.masks import Columns
 from divevlm.engine.prefill import Group, Prefill
 from divevlm.engine.setup import at_home
 from divevlm.engine.vision import picked
@@ -25,14 +25,14 @@ class Look:
     block: Any
     hidden: Tensor  # [B, Q, d] on its way into it
     tables: tuple[Tensor, Tensor]  # cos, sin [..., B or 1, Q, head_dim]
-    past: tuple[Tensor, Tensor] | None  # keys [B, heads, P, head_dim] and which are valid [B, P]
+    past: tuple[Tensor, Columns] | None  # keys [B, heads, P, head_dim], and what they look like
 
 
 @dataclass
 class Gatherer:
     """Signals of the samples of a batch at one cut.
 
-    hidden: [B, Q, d] before the cut; rows: [B, S] where each position is in it; valid: [B, Q] False for padding.
+    hidden: [B, Q, d] before the cut; rows: [B, S] where each position is in it; seen: what others see of these rows.
     """
 
     method: Method
@@ -40,7 +40,7 @@ class Gatherer:
     cut: int
     hidden: Tensor
     rows: Tensor
-    valid: Tensor
+    seen: Columns
     norm: Callable[[Tensor], Tensor]
     look: Look | None
 
@@ -87,9 +87,10 @@ class Gatherer:
         )
         if needs.attention is not None:
             queries = text[-1:] if needs.attention == "last" else text
-            past = None if look.past is None else (look.past[0][row], look.past[1][row])
-            valid = self.valid[row].to(hidden.device)
-            rows = attention_rows(look.block, hidden, (cos, sin), queries, valid, past)
+            past = None if look.past is None else look.past[0][row]
+            columns = self.seen if look.past is None else look.past[1].then(self.seen)
+            columns = columns.each(lambda rows: rows[row].to(hidden.device))
+            rows = attention_rows(look.block, hidden, (cos, sin), queries, columns, past)
             found.attention = rows[..., visual].to(self.hidden.device)
         if needs.gravity:
             turned = tuple(merged_table(table, look.block.self_attn) for table in (cos, sin))
@@ -101,8 +102,8 @@ class Gatherer:
             found.visual_keys, found.text_keys = flat[visual.to(flat.device)], flat[text.to(flat.device)]
 
 
-def past_keys(cache: Any, block: int, valid: Tensor | None) -> tuple[Tensor, Tensor] | None:
-    """What a block remembers of before this pass. valid: [B, P]"""
-    if cache is None or valid is None or not valid.shape[1]:
+def past_keys(cache: Any, block: int, past: Columns | None) -> tuple[Tensor, Columns] | None:
+    """What a block remembers of before this pass."""
+    if cache is None or past is None or not past.valid.shape[1]:
         return None
-    return contents(cache.layers[block])[0][:, :, : valid.shape[1]], valid.to(torch.bool)
+    return contents(cache.layers[block])[0][:, :, : past.valid.shape[1]], past

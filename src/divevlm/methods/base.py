@@ -90,6 +90,9 @@ class Method(ABC):
     positions  "keep" the original position ids of kept tokens, or "compact" them; None = as the method's authors do
     placement  "layer": cut at that block; "entry": choose with that block's states, then run all blocks on the kept tokens
     newlines   "keep" newline and separator tokens beside the budget, or "drop" them
+    proportional  kept tokens speak for the dropped ones: in every block behind the cut alpha log n is added to the logits
+               towards a token that stands for n (itself, and the dropped ones that are most similar to it). True is
+               alpha = 1, a number is alpha; "uniform": every kept token stands for N / K. Not in the paper
     """
 
     keep: int | float | Budget
@@ -99,6 +102,7 @@ class Method(ABC):
     positions: Literal["keep", "compact"] | None = None
     placement: Literal["layer", "entry"] = "layer"
     newlines: Literal["keep", "drop"] = "keep"
+    proportional: bool | float | Literal["uniform"] = False
     budget: Budget = field(init=False, repr=False)
 
     name: ClassVar[str]
@@ -120,11 +124,19 @@ class Method(ABC):
             isinstance(self.layer, int) and not isinstance(self.layer, bool) and self.layer >= 0
         )
         require(whole, "layer", self.layer, "a block number of at least 0")
+        number = isinstance(self.proportional, (bool, int, float)) and 0 <= self.proportional <= 10
+        known = number or self.proportional == "uniform"
+        require(known, "proportional", self.proportional, "True, False, a number from 0 to 10 or 'uniform'")
         for option, allowed in CHOICES.items():
             value = getattr(self, option)
             if option == "positions" and value is None:
                 continue
             require(value in allowed, option, value, " or ".join(repr(choice) for choice in allowed))
+
+    @property
+    def bias_strength(self) -> float:
+        """How strongly kept tokens speak for the dropped ones."""
+        return 1.0 if self.proportional == "uniform" else float(self.proportional)
 
     def blocks(self, blocks: int, default: int) -> tuple[int, ...]:
         """Before which blocks it cuts, ascending. blocks: how many there are, default: the family's single cut."""

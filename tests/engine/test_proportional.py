@@ -1,0 +1,186 @@
+"""Kept tokens speak for the dropped ones: against a full-length run whose later blocks add alpha log n to the kept columns."""
+
+import copy
+
+import pytest
+import torch
+from transformers import DynamicCache
+
+import divevlm
+from divevlm.core.standing import stand_for
+from divevlm.methods import METHODS
+from tests.engine.oracle import close, decoder_layers, extended, visual_positions
+from tests.engine.samples import batch, picture, sample
+from tests.zoo import FAMILIES, VIDEO_FAMILIES, build, inputs
+
+NAMES = [name for name in FAMILIES if name != "llava_576"]
+GREEDY = {"max_new_tokens": 4, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
+
+
+@torch.no_grad()
+def biased(model, given, decisions, cuts, alpha):
+    """Logits of a full-length run: blocks behind a cut can't see what was dropped, and see the others with their bias."""
+    present = given["attention_mask"].bool()
+    batch, length = present.shape
+    causal, eye = torch.ones(length, length, dtype=torch.bool).tril(), torch.eye(length, dtype=torch.bool)
+    visual = visual_positions(model, given["input_ids"])
+
+    def mask_of(decision):
+        seen, bias = present.clone(), torch.zeros(batch, length)
+        for row in range(batch):
+            places = visual[row].nonzero()[:, 0]
+            seen[row, places[~decision.kept[row]]] = False
+            bias[row, places[decision.kept[row]]] = alpha * decision.sizes[row][decision.kept[row]].log()
+        allowed = (causal & seen[:, None, None]) | eye
+        return bias[:, None, None].expand(-1, 1, length, -1).masked_fill(~allowed, torch.finfo(torch.float32).min)
+
+    masks = [mask_of(decision) for decision in decisions]
+
+    def hook_of(number):
+        passed = sum(cut <= number for cut in cuts)
+
+        def hook(layer, args, kwargs):
+            return (args, kwargs | {"attention_mask": masks[passed - 1], "position_ids": None}) if passed else None
+
+        return hook
+
+    layers = decoder_layers(model)
+    handles = [layer.register_forward_pre_hook(hook_of(i), with_kwargs=True) for i, layer in enumerate(layers)]
+    try:
+        return model(**given, use_cache=False).logits
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@pytest.mark.parametrize("attn", ["sdpa", "eager"])
+@pytest.mark.parametrize("layer", [0, 2])
+@pytest.mark.parametrize("name", NAMES)
+def test_prefill_and_decoding(name, layer, attn):
+    entry = build(name, attn=attn)
+    for shape in ("mixed", "several", *(["videos"] if name in VIDEO_FAMILIES else [])):
+        given = batch(entry, shape)
+        length = given["input_ids"].shape[1]
+        with divevlm.prune(entry.model, keep=4, layer=layer, proportional=0.7) as session:
+            out = entry.model.generate(**given, **GREEDY)
+        decisions = session.report.decisions
+        want = biased(entry.model, extended(given, out.sequences), decisions, (layer,), 0.7)
+        close(torch.stack(out.logits, dim=1), want[:, length - 1 : -1], 2e-5)
+        for row, sizes in enumerate(decisions[0].sizes):
+            groups = [choice.group for choice in decisions[0].choices if choice.group.row == row]
+            assert all(float(sizes[group.tokens].sum()) == len(group.tokens) for group in groups)
+
+
+def test_groups_are_the_most_similar_kept_tokens():
+    gen = torch.Generator().manual_seed(0)
+    states = torch.randn(30, 8, generator=gen)
+    kept, before = torch.tensor([3, 7, 20]), torch.randint(1, 5, (30,), generator=gen).float()
+    sizes = stand_for(states, kept, before)
+    unit = states / states.norm(dim=1, keepdim=True)
+    naive = [float(before[k]) for k in kept]
+    for i in set(range(30)) - set(kept.tolist()):
+        cosines = [float(unit[i] @ unit[k]) for k in kept]
+        naive[cosines.index(max(cosines))] += float(before[i])
+    assert sizes.tolist() == naive
+    assert float(sizes.sum()) == float(before.sum())
+
+
+@pytest.mark.parametrize("method", [m for m in METHODS if m not in ("downsample",)])
+@pytest.mark.parametrize("name", ["llava", "llava_next", "qwen2_vl"])
+def test_every_method_can_speak_for_what_it_drops(name, method):
+    """Sizes of each group add up to its tokens (all that a method that merges knows of); positions are kept."""
+    entry = build(name)
+    given = batch(entry, "mixed")
+    with torch.no_grad(), divevlm.prune(entry.model, method, keep=4, positions="keep", proportional=True) as session:
+        logits = entry.model(**given).logits
+    merges = METHODS.get(method).merges or method == "prunesid"
+    last = session.report.decisions[-1]
+    for row, sizes in enumerate(last.sizes):
+        for group in (choice.group for choice in last.choices if choice.group.row == row):
+            total = float(sizes[group.before].sum())
+            assert total == len(group.before) if not merges else 4 <= total <= len(group.before) + 4
+    if not merges:
+        want = biased(entry.model, given, session.report.decisions, session.cuts, 1.0)
+        close(logits[last.stay], want[last.stay], 2e-5)
+
+
+@pytest.mark.parametrize("proportional", [True, 0.5, "uniform"])
+def test_keeping_all_is_the_identity(proportional):
+    entry = build("llava")
+    given = batch(entry, "mixed")
+    plain = entry.model.generate(**given, **GREEDY)
+    with divevlm.prune(entry.model, keep=1.0, proportional=proportional):
+        kept = entry.model.generate(**given, **GREEDY)
+    assert all(torch.equal(a, b) for a, b in zip(plain.logits, kept.logits, strict=True))
+
+
+def test_uniform_gives_all_kept_tokens_the_same():
+    entry = build("llava")
+    given = batch(entry, "mixed")
+    with torch.no_grad(), divevlm.prune(entry.model, keep=4, proportional="uniform") as session:
+        logits = entry.model(**given).logits
+    (decision,) = session.report.decisions
+    assert all((sizes[kept] == 4).all() for sizes, kept in zip(decision.sizes, decision.kept, strict=True))  # 16 / 4
+    close(logits[decision.stay], biased(entry.model, given, [decision], (2,), 1.0)[decision.stay], 2e-5)
+
+
+def test_several_cuts_add_up():
+    entry = build("llava")
+    given = batch(entry, "mixed")
+    with (
+        torch.no_grad(),
+        divevlm.prune(entry.model, "pdrop", keep=3, cuts=(1, 2, 3), positions="keep", proportional=True) as s,
+    ):
+        logits = entry.model(**given).logits
+    assert len(s.report.decisions) == 3
+    assert all(float(sizes.sum()) == 16 for decision in s.report.decisions for sizes in decision.sizes)
+    last = s.report.decisions[-1].stay
+    close(logits[last], biased(entry.model, given, s.report.decisions, s.cuts, 1.0)[last], 2e-5)
+
+
+@pytest.mark.parametrize("name", ["llava", "qwen2_vl"])
+def test_the_bias_goes_where_the_cache_goes(name):
+    """Second turns on a copied and reordered cache, beams."""
+    entry = build(name)
+    given = batch(entry, "mixed")
+    cache = DynamicCache(config=entry.model.config.get_text_config())
+    turn = torch.randint(20, 60, (3, 5), generator=torch.Generator().manual_seed(1))
+    with divevlm.prune(entry.model, keep=4, proportional=True) as session:
+        first = entry.model.generate(**given, **GREEDY, past_key_values=cache)
+        ids = torch.cat([first.sequences, turn], dim=1)
+        longer = extended(given, ids)
+        text = {k: v for k, v in longer.items() if k in ("input_ids", "attention_mask", "mm_token_type_ids")}
+        second = entry.model.generate(**text, **GREEDY, past_key_values=copy.deepcopy(cache))
+        decisions = session.report.decisions
+        entry.model.generate(**given, max_new_tokens=3, do_sample=False, num_beams=3)
+    want = biased(entry.model, extended(given, second.sequences), decisions, session.cuts, 1.0)
+    close(torch.stack(second.logits, dim=1), want[:, ids.shape[1] - 1 : -1], 2e-5)
+
+
+def test_it_is_refused_where_it_can_not_be():
+    from tests.engine.test_modes import flash_stand_in  # noqa: F401 - registers it
+
+    entry = build("llava", fresh=True)
+    entry.model.set_attn_implementation({"text_config": "flash_stand_in"})
+    with (
+        divevlm.prune(entry.model, keep=4, proportional=True),
+        pytest.raises(
+            ValueError, match="^proportional must be False with flash attention, .* use attn_implementation='sdpa'"
+        ),
+    ):
+        entry.model(**batch(entry, "single"))
+    for wrong in (-1, "sizes", 11, float("nan")):
+        with pytest.raises(
+            ValueError, match="^proportional must be True, False, a number from 0 to 10 or 'uniform', got"
+        ):
+            divevlm.prune(entry.model, keep=4, proportional=wrong)
+
+
+def test_rows_alone_and_together():
+    entry = build("llava_next")
+    samples = [sample(0, picture(1, 150, 80)), sample(1, picture(2, 70, 140))]
+    with divevlm.prune(entry.model, keep=5, proportional=True):
+        together = entry.model.generate(**inputs(entry, samples), **GREEDY)
+        for row, one in enumerate(samples):
+            alone = entry.model.generate(**inputs(entry, [one]), **GREEDY)
+            close(torch.stack(together.logits)[:, row], torch.stack(alone.logits)[:, 0], 1e-4)
