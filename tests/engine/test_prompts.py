@@ -114,10 +114,15 @@ def test_told_positions_that_can_not_be_right_are_refused():
     for wrong, text in (
         (mask.float(), r"visual_mask must be a bool or integer tensor \[batch, length\]"),
         (mask[0], r"visual_mask must be a bool or integer tensor \[batch, length\]"),
-        (mask[:, 1:], r"visual_mask must be of shape \(1, \d+\)"),
+        (mask[:0], r"visual_mask must be of shape \(1, \d+\)"),
+        (torch.ones(1, 99, dtype=torch.bool), r"visual_mask must be of shape \(1, \d+\)"),
+        (-mask.long(), r"visual_mask must be numbers from 1, the tokens of an image behind one another"),
+        (torch.arange(mask.shape[1])[None] % 3, r"visual_mask must be numbers from 1, the tokens of an image behind"),
     ):
-        with divevlm.prune(entry.model, keep=4), pytest.raises(ValueError, match=f"^{text}, got"):
+        with divevlm.prune(entry.model, keep=4), pytest.raises(ValueError, match=f"^{text}.*, got"):
             entry.model(**mine, visual_mask=wrong)
+    with divevlm.prune(entry.model, keep=4), pytest.raises(ValueError, match="^visual_mask must be left out"):
+        entry.model(**given, visual_mask=mask)
     with (
         divevlm.prune(entry.model, "visionzip", keep=4),
         pytest.raises(ValueError, match="^inputs_embeds must be pixels for visionzip"),

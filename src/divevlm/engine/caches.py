@@ -27,38 +27,56 @@ class Pruner:
     cuts: tuple[int, ...]
     positions: str
 
+    def __str__(self) -> str:
+        return f"{self.method} before block {', '.join(map(str, self.cuts))}, positions {self.positions}"
+
+
+@dataclass(frozen=True)
+class Coming:
+    """What a pass is about to add to a layer."""
+
+    columns: Columns
+    present: Tensor  # [B, S] the positions behind them, False for padding
+
 
 class PrunedLayer(CacheLayerMixin):  # type: ignore[misc]
     """One layer of a pruned cache, in front of the layer that stores (`held`: dynamic, quantized, ...).
 
-    columns what later tokens may attend to, and how strongly
-    length  columns that an unpruned cache would have
+    columns what later tokens may attend to, and how strongly; only of block 0 and of the first block behind each cut
+    shown   [B, length] of block 0: which positions were not padding, of all that came
+    length  positions that came: columns that an unpruned cache would have
     tail    how many of the last columns are one position each in every layer and row: as many can be cropped
     """
 
-    def __init__(self, held: Any, block: int, pruner: Pruner, columns: Columns, length: int) -> None:
-        self.held, self.block, self.pruner, self.columns, self.length = held, block, pruner, columns, length
+    def __init__(
+        self, held: Any, block: int, pruner: Pruner, columns: Columns | None, shown: Tensor | None, length: int
+    ) -> None:
+        self.held, self.block, self.pruner, self.columns, self.shown, self.length = (
+            held,
+            block,
+            pruner,
+            columns,
+            shown,
+            length,
+        )
         self.tail = 0
         self.free = False  # it was emptied: nothing pruned is in it any more
-        self.coming: Columns | None = None  # what the pass under way is about to add
-        self.positions = 0  # how many positions those stand for
-
-    def announce(self, columns: Columns, positions: int) -> None:
-        """Of the columns that the next update brings."""
-        self.coming, self.positions = columns, positions
+        self.coming: Coming | None = None  # what the pass under way is about to add
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> Any:
         if self.free:
             return self.held.update(key_states, value_states, *args, **kwargs)
         if self.coming is None:
-            cuts = ", ".join(str(cut) for cut in self.pruner.cuts)
             raise ValueError(
-                f"past_key_values must be used with the method that pruned it ({self.pruner.method}, cut before block "
-                f"{cuts}) attached to the model, got a pass without it"
+                f"past_key_values must be used with the method that pruned it attached to the model ({self.pruner}), "
+                "got a pass without it"
             )
-        self.columns = self.columns.then(self.coming)
-        self.length += self.positions
-        self.coming = None
+        coming, self.coming = self.coming, None
+        self.length += coming.present.shape[1]
+        if self.columns is not None:
+            self.columns = self.columns.then(coming.columns)
+        if self.shown is not None:
+            self.shown = torch.cat([self.shown, coming.present], dim=1)
         return self.held.update(key_states, value_states, *args, **kwargs)
 
     # Sizes. A cut before block 0 shortens the layer by which transformers measures a cache: it tells the length unpruned.
@@ -85,8 +103,10 @@ class PrunedLayer(CacheLayerMixin):  # type: ignore[misc]
         self._rows(lambda rows: rows[indices.to(rows.device)])
 
     def _rows(self, change: Callable[[Tensor], Tensor]) -> None:
-        if not self.free:
+        if self.columns is not None and not self.free:
             self.columns = self.columns.each(change)
+        if self.shown is not None and not self.free:
+            self.shown = change(self.shown)
 
     def crop(self, tokens: int) -> None:
         """tokens: how many to take away as a negative number, or (older versions of transformers) how many to leave."""
@@ -149,8 +169,10 @@ def become_pruned(cache: Any, pruner: Pruner, blocks: int, done: int, past: Tens
     both = torch.cat([past, now], dim=1)
     for block, layer in enumerate(cache.layers):
         held = layer.held if isinstance(layer, PrunedLayer) else layer
-        valid = both if block < done else past
-        cache.layers[block] = PrunedLayer(held, block, pruner, Columns(valid), valid.shape[1])
+        known = both if block < done else past
+        leads = block == 0 or block in pruner.cuts
+        shown = known if block == 0 else None
+        cache.layers[block] = PrunedLayer(held, block, pruner, Columns(known) if leads else None, shown, known.shape[1])
 
 
 def contents(layer: Any) -> tuple[Tensor, Tensor]:

@@ -13,9 +13,9 @@ from divevlm.engine.caches import is_pruned
 from divevlm.engine.features import Encoded, Features
 from divevlm.engine.prefill import Prefill
 from divevlm.engine.setup import Setup
-from divevlm.engine.told import IGNORED, Told, repeated
+from divevlm.engine.told import IGNORED, Told, repeated, told_layouts
 from divevlm.engine.vision import joined, per_row
-from divevlm.models.base import Family, Layout, View, Visual
+from divevlm.models.base import Family, Layout
 
 PIXELS = {"image": "pixel_values", "video": "pixel_values_videos"}
 
@@ -36,9 +36,10 @@ class Entry:
         outer: arguments of the model without its head, inner: of its language model
         """
         cache, embeds = inner.get("past_key_values"), inner.get("inputs_embeds")
-        size = tuple((inner["input_ids"] if embeds is None else embeds).shape[:2])
+        batch, length = (inner["input_ids"] if embeds is None else embeds).shape[:2]
         encoded = self._encoded(outer)
-        layouts = self._layouts(outer, encoded, told, size)
+        came = cache.get_seq_length() if cache is not None else 0
+        layouts = self._layouts(outer, encoded, told, (batch, length), came)
         if layouts is None and not is_pruned(cache):
             return None
         if embeds is None:
@@ -55,7 +56,7 @@ class Entry:
             present,
             past,
             self._prompt(present, visual, past, told),
-            _needed(present, visual, told.labels),
+            _needed(present, visual, told, came),
             ids,
             embeds if self.setup.method.needs.embeds else None,
             joined(parts) if parts else None,
@@ -76,9 +77,9 @@ class Entry:
         return {kind: made for kind, made in found.items() if made is not None}
 
     def _layouts(
-        self, outer: Mapping[str, Any], encoded: Mapping[str, Encoded], told: Told, size: tuple[int, int]
+        self, outer: Mapping[str, Any], encoded: Mapping[str, Encoded], told: Told, size: tuple[int, int], came: int
     ) -> Sequence[Layout] | None:
-        """Of each row; None where this pass brings no visual token."""
+        """Of each row; None where this pass brings no visual token. came: how many positions came before"""
         ids, kinds = outer.get("input_ids"), self.family.token_ids(self.model.config)
         pixels = any(outer.get(name) is not None for name in PIXELS.values())
         if ids is None and outer.get("inputs_embeds") is not None:
@@ -88,15 +89,19 @@ class Entry:
                 require(
                     not needs, "inputs_embeds", "embeddings", f"pixels for {name}, which looks into the vision tower"
                 )
-                return told_layouts(told.visual_mask, *size)
+                return told_layouts(told.visual_mask, *size, came)
             allowed = "given under pruning, or visual_mask beside inputs_embeds: they tell where the visual tokens are"
             require(not (pixels or encoded), "input_ids", None, allowed)
             return None
+        require(told.visual_mask is None, "visual_mask", "a mask beside input_ids", "left out: input_ids tell the same")
         if encoded or pixels:
             visuals = {kind: made.visuals for kind, made in encoded.items()}
             return self.family.layouts(self.model, ids, visuals)  # type: ignore[arg-type]
         if ids is not None and ids.shape[1] > 1:
-            strays = [kind for kind, token in kinds.items() if bool((ids == token).any())]
+            end = (
+                None if told.prompt_length is None else max(0, told.prompt_length - came)
+            )  # candidates may be anything
+            strays = [kind for kind, token in kinds.items() if bool((ids[:, :end] == token).any())]
             what = f"visual tokens without their {' and '.join(strays)}"
             require(not strays, "input_ids", what, "given with the pixels")
         return None
@@ -113,12 +118,17 @@ class Entry:
         if is_pruned(cache):
             before, now = cache.layers[0].pruner, self.setup.pruner
             same = (before.cuts, before.positions) == (now.cuts, now.positions)
-            require(same, "past_key_values", f"one pruned by {before}", f"used with the same cuts as {now}")
+            require(same, "past_key_values", str(before), f"pruned by the same cuts ({now})")
         batch, length = embeds.shape[:2]
         past = cache.get_seq_length() if cache is not None else 0
         ones = torch.ones(batch, past + length, dtype=torch.bool, device=embeds.device)
         present = ones if mask is None else mask.bool().to(embeds.device)
         require(present.shape == ones.shape, "attention_mask", tuple(present.shape), f"of shape {tuple(ones.shape)}")
+        if is_pruned(cache) and mask is not None:
+            shown = cache.layers[0].shown
+            known = bool((present[:, :past] == shown.to(present.device)).all())
+            allowed = "the same over the tokens of a pruned cache as when they came: nothing else is known of them"
+            require(known, "attention_mask", "another one", allowed)
         return present[:, past:], present[:, :past] if past else None
 
     def _prompt(self, present: Tensor, visual: Tensor, past: Tensor | None, told: Told) -> Tensor:
@@ -129,7 +139,8 @@ class Entry:
         text = present & ~visual
         batch, length = text.shape
         if told.prompt_mask is not None:
-            return text & repeated("prompt_mask", told.prompt_mask, batch, length).to(text.device).bool()
+            begin = 0 if past is None else past.shape[1]
+            return text & repeated("prompt_mask", told.prompt_mask, batch, length, begin).to(text.device).bool()
         if told.labels is not None:
             asked = text & (told.labels == IGNORED).to(text.device)
             silent = text.any(dim=1) & ~asked.any(dim=1)
@@ -161,25 +172,14 @@ def _marked(layouts: Sequence[Layout], like: Tensor) -> Tensor:
     return visual
 
 
-def _needed(present: Tensor, visual: Tensor, labels: Tensor | None) -> Tensor:
-    """[B, S] positions whose output is needed even if they are dropped: the last of each row (its logits are the next token),
-    and the visual ones in front of a word that is learnt."""
+def _needed(present: Tensor, visual: Tensor, told: Told, came: int) -> Tensor:
+    """[B, S] positions whose output is needed even if they are dropped: the last of each row and the last of the prompt (their
+    logits are the next token), and the visual ones in front of a word that is learnt. came: how many positions came before"""
     needed = present & (present.flip(1).long().cumsum(dim=1).flip(1) == 1)
-    if labels is not None:
-        learnt = nn.functional.pad(labels != IGNORED, (0, 1))[:, 1:]
+    if told.prompt_length is not None and 0 < told.prompt_length - came <= present.shape[1]:
+        last = told.prompt_length - came - 1  # candidates of assisted decoding stand behind it
+        needed[:, last] |= present[:, last]
+    if told.labels is not None:
+        learnt = nn.functional.pad(told.labels != IGNORED, (0, 1))[:, 1:]
         needed = needed | (visual & present & learnt.to(needed.device))
     return needed
-
-
-def told_layouts(mask: Tensor, batch: int, length: int) -> list[Layout]:
-    """Of embeddings whose visual tokens the caller names. No grid is known: an image is one row of tokens."""
-    mask = repeated("visual_mask", mask, batch, length).cpu()
-    layouts = []
-    for row in mask:
-        numbers = row.long()
-        if row.dtype == torch.bool:
-            numbers = numbers * (numbers.diff(prepend=numbers.new_zeros(1)) == 1).cumsum(0)
-        positions = numbers.nonzero()[:, 0]
-        sizes = [int((numbers[positions] == image).sum()) for image in numbers[positions].unique_consecutive()]
-        layouts.append(Layout(positions, [Visual((View(1, size),)) for size in sizes]))
-    return layouts

@@ -34,7 +34,7 @@ class Encoded:
     marks: Tensor | None  # a few rows of the features, to recognise them by
 
 
-class Local(threading.local):
+class Made(threading.local):
     def __init__(self) -> None:
         self.encoding: Encoding | None = None  # under way in this thread
         self.last: dict[str, Encoded] = {}  # made last in this thread, by kind
@@ -45,7 +45,7 @@ class Features:
         self.family, self.model = family, model
         self.tower = Tower(family, model, method.needs.vision) if method.needs.vision else None
         self.thinner = Thinner(family, model, method) if method.in_tower(family.plain) else None
-        self._local = Local()
+        self._local = Made()
 
     def attach(self, stack: ExitStack, base: nn.Module) -> None:
         for kind in ("image", "video"):
@@ -57,15 +57,21 @@ class Features:
         stack.callback(self._forget)
 
     def _forget(self) -> None:
-        self._local = Local()
+        """Of all threads."""
+        self._local = Made()
+
+    def forget(self) -> None:
+        """What this thread has encoded: its features know themselves what they show."""
+        self._local.encoding = None
+        self._local.last.clear()
 
     def expect(self, kind: str) -> None:
         """This thread is about to encode: what it made before does not count."""
         self._local.last.pop(kind, None)
 
     def made(self, kind: str) -> Encoded | None:
-        """By this thread's last call."""
-        return self._local.last.get(kind)
+        """By this thread's last call, in the pass that is under way: it is needed once."""
+        return self._local.last.pop(kind, None)
 
     def of(self, kind: str, features: Any) -> Encoded | None:
         """What these features show; None for features from elsewhere."""

@@ -11,7 +11,7 @@ from transformers import __version__
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from divevlm.core.rule import require
-from divevlm.engine.caches import become_pruned, glimpse, is_pruned
+from divevlm.engine.caches import Coming, become_pruned, glimpse, is_pruned
 from divevlm.engine.decide import Decision, decide
 from divevlm.engine.masks import Columns, mask_kind, stage_mask
 from divevlm.engine.prefill import Prefill
@@ -40,6 +40,13 @@ class Pass:
         self, setup: Setup, prefill: Prefill | None, present: Tensor, past: Tensor | None, deep: Deepstack | None
     ) -> None:
         self.setup, self.prefill, self.present, self.past, self.deep = setup, prefill, present, past, deep
+        self.layers: tuple[Any, ...] = tuple(setup.layers)
+        # Such blocks ignore the cache.
+        self.checkpointed = any(
+            layer.training and getattr(layer, "gradient_checkpointing", False) for layer in self.layers
+        )
+        again = f"off under pruning with transformers {__version__}, which runs hooks again backwards; newer ones don't"
+        require(not (self.checkpointed and HOOKS_AGAIN), "gradient_checkpointing", True, again)
         self.kind = mask_kind(setup.text.config)
         self.stages: list[Stage] = []
         self.decisions: list[Decision] = []
@@ -53,24 +60,26 @@ class Pass:
 
     def enter(self, block: int, hidden: Tensor, kwargs: dict[str, Any]) -> Tensor:
         """hidden: on its way into block number `block` -> what it gets instead; kwargs are put right in place."""
-        layer: Any = self.setup.layers[block]
-        checkpointed = layer.training and getattr(layer, "gradient_checkpointing", False)  # then it ignores the cache
-        require(
-            not (checkpointed and HOOKS_AGAIN), "gradient_checkpointing", True,
-            f"off under pruning with transformers {__version__}, which runs hooks again in the backward pass; newer ones don't",
-        )  # fmt: skip
-        self.cache = None if checkpointed else kwargs.get("past_key_values")
-        self.item_size = hidden.element_size()
+        if block == 0:
+            self.cache = None if self.checkpointed else kwargs.get("past_key_values")
+            self.item_size = hidden.element_size()
+            self._announce(0)
         if self.deep is not None:
             hidden = self.deep.add(hidden, block - 1, self.stage.index)
         if block in self.setup.cuts:
             hidden = self._cut(block, hidden, kwargs)
-        kwargs |= self.stage.arguments
-        if is_pruned(self.cache):
-            self.cache.layers[block].announce(self.stage.seen, self.present.shape[1])
+        if self.stages:
+            kwargs |= self.stages[-1].arguments
         if self.prefill is not None:
             self._note(block, hidden, kwargs["position_embeddings"])
         return hidden
+
+    def _announce(self, block: int) -> None:
+        """To the layers from this block on: what they will get, unless there is another cut."""
+        if is_pruned(self.cache):
+            coming = Coming(self.stage.seen, self.present)
+            for layer in self.cache.layers[block:]:
+                layer.coming = coming
 
     def finish(self) -> None:
         """All blocks have run."""
@@ -110,11 +119,12 @@ class Pass:
                 hidden = self._rows(hidden, decision, whereabouts(before.index, self.present), index)
         if index is not None and self.cache is not None and not is_pruned(self.cache):
             old = self.present[:, :0] if self.past is None else self.past
-            become_pruned(self.cache, self.setup.pruner, len(self.setup.layers), block, old, self.present)
+            become_pruned(self.cache, self.setup.pruner, len(self.layers), block, old, self.present)
         stage = Stage(index, valid, seen)
         if index is not None or is_pruned(self.cache):
             stage = Stage(index, valid, seen, self._arguments(stage, past, hidden, kwargs))
         self.stages.append(stage)
+        self._announce(block)
         self._before = None
         return hidden
 
@@ -167,7 +177,7 @@ class Pass:
         rows, look = whereabouts(self.stage.index, self.present), self._look(number, block, states, kwargs, past)
         gatherer = Gatherer(setup.method, self.prefill, number, states, rows, self.stage.seen, setup.norm(number), look)
         before = self.decisions[-1] if self.decisions else None
-        return decide(setup.method, len(setup.layers), self.prefill, gatherer, before)
+        return decide(setup.method, len(self.layers), self.prefill, gatherer, before)
 
     def _note(self, block: int, hidden: Tensor, tables: Any) -> None:
         """Keep what goes into a block for the cut behind it, where the method looks at that block."""
@@ -182,13 +192,14 @@ class Pass:
             return None
         if needs.block == "after":
             tables = self.stage.arguments.get("position_embeddings", kwargs["position_embeddings"])
-            return Look(setup.layers[block], states, tables, past_keys(self.cache, block, past))
+            return Look(self.layers[block], states, tables, past_keys(self.cache, block, past))
         assert self._before is not None
         if block == cut and is_pruned(self.cache):  # the block before the cut has run in this pass already
-            past = self.cache.layers[block - 1].columns.each(lambda rows: rows[:, : -states.shape[1]])
+            lead = max(first for first in (0, *setup.cuts) if first < block)
+            past = self.cache.layers[lead].columns.each(lambda rows: rows[:, : -states.shape[1]])
         elif block == cut:
             past = None if self.past is None else Columns(self.past)
-        return Look(setup.layers[block - 1], *self._before, past_keys(self.cache, block - 1, past))
+        return Look(self.layers[block - 1], *self._before, past_keys(self.cache, block - 1, past))
 
     def _scout(self, hidden: Tensor, kwargs: dict[str, Any], past: Columns | None) -> Tensor:
         """States of the block that the method looks at over the whole sequence, leaving the cache alone."""
@@ -198,7 +209,7 @@ class Pass:
         mask = stage_mask(self.kind, columns, hidden.shape[1], hidden.dtype)
         kwargs = kwargs | {"attention_mask": mask, "past_key_values": seen}
         with torch.no_grad():
-            for number, layer in enumerate(self.setup.layers[:look]):
+            for number, layer in enumerate(self.layers[:look]):
                 self._note(number, hidden, kwargs["position_embeddings"])
                 hidden = layer.forward(hidden, **kwargs)
                 if self.deep is not None:

@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 ABSENT = object()
+NAMELESS = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class Hook:
@@ -73,11 +74,15 @@ class Patch:
         return _itself, (self.original,)
 
 
-def bound(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a call by name."""
+def bound(called: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by name. called: a function, or a module, whose forward somebody may have wrapped namelessly."""
     if not args:
         return dict(kwargs)
-    names = inspect.signature(function).bind_partial(*args, **kwargs).arguments
+    function = called.forward if isinstance(called, nn.Module) else called
+    signature = inspect.signature(function)
+    if isinstance(called, nn.Module) and all(p.kind in NAMELESS for p in signature.parameters.values()):
+        signature = inspect.signature(type(called).forward.__get__(called))
+    names = signature.bind_partial(*args, **kwargs).arguments
     return {**names, **names.pop("kwargs", {})}
 
 

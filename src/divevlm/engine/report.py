@@ -139,8 +139,19 @@ def report_of(done: Pass) -> Report:
         flops=costs.flops(batch, tokens),
         flops_full=costs.flops(batch, [length for _ in blocks]),
         selection_ms=1e3 * sum(decision.seconds for decision in done.decisions),
-        decisions=[replace(decision, edits=()) for decision in done.decisions],
+        decisions=[_light(decision) for decision in done.decisions],
     )
+
+
+def _light(decision: Decision) -> Decision:
+    """Without the states that went on: a report is kept."""
+    choices = []
+    for choice in decision.choices:
+        selection = choice.selection
+        if selection is not None and selection.rows is not None:
+            selection = replace(selection, rows=replace(selection.rows, values=selection.rows.values[:0]))
+        choices.append(replace(choice, selection=selection))
+    return replace(decision, edits=(), choices=choices)
 
 
 def _columns(layer: Any) -> int:

@@ -17,7 +17,7 @@ from divevlm.engine.setup import setup_of
 from divevlm.methods.base import Method
 from divevlm.models import family_of
 
-_ATTACHED: WeakKeyDictionary[nn.Module, Session] = WeakKeyDictionary()  # decoder layers -> who prunes them
+_ATTACHED: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()  # decoder layers -> the method that prunes them
 
 
 class Session:
@@ -56,9 +56,9 @@ class Session:
     def attach(self) -> Session:
         other = _ATTACHED.get(self.layers)
         if other is not None:
-            raise ValueError(f"model must be free, got one that {other.method.name} is attached to: detach that first")
+            raise ValueError(f"model must be free, got one that {other} is attached to: detach that first")
         with ExitStack() as stack:  # all or nothing
-            _ATTACHED[self.layers] = self
+            _ATTACHED[self.layers] = self.method.name
             stack.callback(_ATTACHED.pop, self.layers, None)
             self._hooks.attach(stack)
             self._undo = stack.pop_all()

@@ -15,6 +15,8 @@ from divevlm.engine.masks import mask_kind
 from divevlm.methods.base import Method
 from divevlm.models.base import Family
 
+COMPILE = "compile its decoder layers instead (for layer in layers: layer.compile(dynamic=True))"
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -75,10 +77,7 @@ def _check_model(model: Any, text: Any) -> None:
     config = text.config
     mask_kind(config)
     compiled = isinstance(model, torch._dynamo.OptimizedModule) or model._compiled_call_impl is not None
-    instead = (
-        "uncompiled: compile its decoder layers one by one instead (for layer in layers: layer.compile(dynamic=True))"
-    )
-    require(not compiled, "model", "a compiled model", instead)
+    require(not compiled, "model", "a compiled model", f"uncompiled: {COMPILE}")
     types = getattr(config, "layer_types", None)
     windowed = types is None and getattr(config, "sliding_window", None) is not None  # Mistral tells it this way
     kinds = {"sliding_attention"} if windowed else set(types or ()) - {"full_attention"}

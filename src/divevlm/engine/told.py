@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from divevlm.core.rule import require
+from divevlm.models.base import Layout, View, Visual
 
 IGNORED = -100  # the label of tokens that are not learnt
 MASKS = ("prompt_mask", "visual_mask")
@@ -56,20 +57,47 @@ def mask_of(name: str, mask: Any) -> Tensor | None:
     if mask is None:
         return None
     ok = isinstance(mask, Tensor) and mask.dim() == 2 and not (mask.is_floating_point() or mask.is_complex())
-    require(ok, name, getattr(mask, "shape", type(mask).__name__), "a bool or integer tensor [batch, length]")
+    shown = (mask.dtype, tuple(mask.shape)) if isinstance(mask, Tensor) else type(mask).__name__
+    require(ok, name, shown, "a bool or integer tensor [batch, length]")
     tensor: Tensor = mask
     return tensor
 
 
-def repeated(name: str, mask: Tensor, batch: int, length: int) -> Tensor:
-    """A mask of the caller's for a batch whose rows may be repeated (beams)."""
-    fits = mask.shape[1] == length and batch % max(1, mask.shape[0]) == 0
+def told_layouts(mask: Tensor, batch: int, length: int, came: int) -> list[Layout]:
+    """Of embeddings whose visual tokens the caller names. No grid is known: an image is one row of tokens."""
+    mask = repeated("visual_mask", mask, batch, length, came).cpu()
+    layouts = []
+    for row in mask:
+        numbers = row.long()
+        if row.dtype == torch.bool:
+            numbers = numbers * (numbers.diff(prepend=numbers.new_zeros(1)) == 1).cumsum(0)
+        positions = numbers.nonzero()[:, 0]
+        images, sizes = numbers[positions].unique_consecutive(return_counts=True)
+        whole = len(images) == len(images.unique()) and bool((images > 0).all())
+        require(whole, "visual_mask", images.tolist(), "numbers from 1, the tokens of an image behind one another")
+        layouts.append(Layout(positions, [Visual((View(1, size),)) for size in sizes.tolist()]))
+    return layouts
+
+
+def repeated(name: str, mask: Tensor, batch: int, length: int, came: int) -> Tensor:
+    """A mask of the caller's for a pass: of its tokens, or also of those that came before; what is generated behind is False.
+
+    Rows may be repeated (beams). -> [batch, length]
+    """
+    if came and mask.shape[1] > length:
+        mask = mask[:, came:]
+    fits = 0 < mask.shape[1] <= length and len(mask) > 0 and batch % len(mask) == 0
     require(fits, name, tuple(mask.shape), f"of shape {(batch, length)}")
-    return mask.repeat_interleave(batch // mask.shape[0], dim=0)
+    return nn.functional.pad(mask, (0, length - mask.shape[1])).repeat_interleave(batch // len(mask), dim=0)
 
 
-def unlearnt(labels: Tensor, ids: Tensor, tokens: Mapping[str, int], warn: Callable[[str], None]) -> Tensor:
+def unlearnt(labels: Any, ids: Tensor | None, tokens: Mapping[str, int], warn: Callable[[str], None]) -> Any:
     """Labels without those of visual tokens: a dropped token predicts nothing, and placeholders are nothing to learn."""
+    shown = tuple(labels.shape) if isinstance(labels, Tensor) else type(labels).__name__
+    fits = isinstance(labels, Tensor) and labels.dim() == 2 and (ids is None or labels.shape == ids.shape)
+    require(fits, "labels", shown, "a tensor [batch, length], as long as input_ids")
+    if ids is None:
+        return labels
     visual = _visual(ids, tokens).to(labels.device)
     if bool((visual & (labels != IGNORED)).any()):
         warn("labels of visual tokens are ignored under pruning: dropped tokens predict nothing")

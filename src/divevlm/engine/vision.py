@@ -59,9 +59,7 @@ class Tower:
                 now = encoding()
                 if now is not None and output is not None:
                     output = output[0] if isinstance(output, tuple) else output
-                    seen = Seen(
-                        block, bound(block.forward, args, kwargs), output if output.dim() == 3 else output[None]
-                    )
+                    seen = Seen(block, bound(block, args, kwargs), output if output.dim() == 3 else output[None])
                     getattr(now, name).append(seen)
 
             return Hook(hook)
