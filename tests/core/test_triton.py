@@ -34,9 +34,10 @@ def select(x, q, keep, **options):
     return picks
 
 
-@pytest.mark.parametrize("columns", ["gram", "picked"])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("n", "d", "m", "keep"), [(40, 24, 7, 12), (33, 8, 1, 33), (1, 5, 2, 1)])
+@pytest.mark.parametrize(
+    ("n", "d", "m", "keep", "columns"), [(24, 20, 4, 6, "gram"), (20, 20, 4, 6, "picked"), (17, 8, 1, 17, "gram")]
+)
 def test_picks(form, kind, n, d, m, keep, columns):
     x, q = states(kind, n, d, m)
     assert_right(x, q, select(x, q, keep, columns=columns))
@@ -44,57 +45,56 @@ def test_picks(form, kind, n, d, m, keep, columns):
 
 @pytest.mark.parametrize("name", [name for name in RULES if name != "five-updates-all"])
 def test_rules(form, name):
-    x, q = states("clustered", 60, 48, 9, seed=1)
+    x, q = states("clustered", 36, 48, 6, seed=1)
     if name == "raw-rows":
-        x *= torch.linspace(0.1, 3, 60)[:, None]
-    picks = select(x, q, 15, **RULES[name])
+        x *= torch.linspace(0.1, 3, 36)[:, None]
+    picks = select(x, q, 8, **RULES[name])
     assert_right(x, q, picks, Rule(**RULES[name]))
-    plain = reference_select(x, q, 15, Rule(**RULES[name]), dtype=torch.float64)
+    plain = reference_select(x, q, 8, Rule(**RULES[name]), dtype=torch.float64)
     assert picks.order.tolist() == plain.order.tolist()
     torch.testing.assert_close(picks.left.double(), plain.left, atol=1e-3, rtol=1e-5)
 
 
-@pytest.mark.parametrize("rank", [1, 2, 4, 8, 16])
-@pytest.mark.parametrize("eta", [0.8, 1.0])
-@pytest.mark.parametrize("lam", [1.5, 90.0, -90.0, 1e30])
+@pytest.mark.parametrize("rank", [1, 4, 16])
+@pytest.mark.parametrize(("eta", "lam"), [(0.8, 1.5), (1.0, 90.0), (1.0, -90.0), (1.0, 1e30)])
 def test_no_token_is_picked_twice(form, rank, eta, lam):
     gen = torch.Generator().manual_seed(rank)
-    x = torch.randn(24, rank, generator=gen) @ torch.randn(rank, 30, generator=gen)
-    picks = select(x, torch.randn(3, 30, generator=gen), 24, eta=eta, lam=lam)
-    assert sorted(picks.order.tolist()) == list(range(24))
+    x = torch.randn(18, rank, generator=gen) @ torch.randn(rank, 30, generator=gen)
+    picks = select(x, torch.randn(2, 30, generator=gen), 18, eta=eta, lam=lam)
+    assert sorted(picks.order.tolist()) == list(range(18))
     assert picks.scores.isfinite().all()
 
 
 def test_once_nothing_is_left_the_rest_comes_in_input_order(form):
-    x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
-    order = select(x, x[:0], 40, eta=1.0, two_sided=True).order.tolist()
+    x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
+    order = select(x, x[:0], 20, eta=1.0, two_sided=True).order.tolist()
     assert order[3:] == sorted(order[3:])
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("columns", ["gram", "picked"])
 def test_dtypes(form, dtype, columns):
-    x, q = (z.to(dtype) for z in states("clustered", 50, 70, 6))
-    expected = reference_select(x.double(), q.double(), 12).order.tolist()
-    assert select(x, q, 12, columns=columns).order.tolist() == expected
+    x, q = (z.to(dtype) for z in states("clustered", 30, 70, 4))
+    expected = reference_select(x.double(), q.double(), 6).order.tolist()
+    assert select(x, q, 6, columns=columns).order.tolist() == expected
 
 
 @pytest.mark.parametrize("columns", ["gram", "picked"])
 def test_a_ragged_batch(form, columns, monkeypatch):
     monkeypatch.setattr(select_module, "_parts", lambda x, counts, rule: [slice(None)])
-    sizes, texts, keeps = [40, 9, 25], [6, 3, 0], [8, 9, 3]
+    sizes, texts, keeps = [30, 9, 25], [4, 3, 0], [6, 9, 3]
     x, q, valid_x, valid_q = ragged(sizes, texts, fill=torch.nan)
     batch = select(x, q, keeps, valid_x=valid_x, valid_q=valid_q, columns=columns)
     for i, (size, text, keep) in enumerate(zip(sizes, texts, keeps, strict=True)):
         picks = batch[i]
-        xi, qi = x[i, 40 - size :], q[i, 6 - text :]
-        assert_right(xi, qi, divevlm.Selection(picks.order - (40 - size), picks.scores, picks.left))
+        xi, qi = x[i, 30 - size :], q[i, 4 - text :]
+        assert_right(xi, qi, divevlm.Selection(picks.order - (30 - size), picks.scores, picks.left))
         assert len(picks) == keep
 
 
-@pytest.mark.parametrize(("n", "keep", "columns"), [(1500, 6, "gram"), (16384, 3, "picked"), (300, 120, "gram")])
+@pytest.mark.parametrize(("n", "keep", "columns"), [(1100, 3, "gram"), (16384, 2, "picked"), (200, 60, "gram")])
 def test_sizes_with_the_form_that_is_chosen_for_them(n, keep, columns):
-    x, q = states("clustered", n, 40, 5)
+    x, q = states("clustered", n, 12, 2)
     assert_right(x, q, select(x, q, keep, columns=columns))
 
 
