@@ -55,13 +55,13 @@ def test_rules(form, name):
     torch.testing.assert_close(picks.left.double(), plain.left, atol=1e-3, rtol=1e-5)
 
 
-@pytest.mark.parametrize("rank", [1, 4, 16])
+@pytest.mark.parametrize("rank", [1, 4])
 @pytest.mark.parametrize(("eta", "lam"), [(0.8, 1.5), (1.0, 90.0), (1.0, -90.0), (1.0, 1e30)])
 def test_no_token_is_picked_twice(form, rank, eta, lam):
     gen = torch.Generator().manual_seed(rank)
-    x = torch.randn(18, rank, generator=gen) @ torch.randn(rank, 30, generator=gen)
-    picks = select(x, torch.randn(2, 30, generator=gen), 18, eta=eta, lam=lam)
-    assert sorted(picks.order.tolist()) == list(range(18))
+    x = torch.randn(12, rank, generator=gen) @ torch.randn(rank, 30, generator=gen)
+    picks = select(x, torch.randn(2, 30, generator=gen), 12, eta=eta, lam=lam)
+    assert sorted(picks.order.tolist()) == list(range(12))
     assert picks.scores.isfinite().all()
 
 
@@ -145,7 +145,7 @@ kinds = dict.fromkeys(floats, "*fp32") | {"used": "*i32", "order": "*i64"}
 kinds |= dict.fromkeys(["lam", "eta", "tie", "floor"], "fp32")
 kinds |= dict.fromkeys(["begin", "end", "n", "m", "d", "keep", "batch"], "i32")
 for options in ({"LAZY": False, "BLOCK": 1024}, {"LAZY": True, "BLOCK": 256, "KIND": 1, "H": 0, "ROWS": 1, "TWO_SIDED": True}):
-    given = {"KIND": 0, "TWO_SIDED": False, "H": 3, "ROWS": 4, "SCAN": 1024, "REPLAY": 8, "WIDE": 16} | options
+    given = {"KIND": 0, "TWO_SIDED": False, "H": 3, "ROWS": 4, "SCAN": 1024, "REPLAY": 8, "WIDE": 8, "WORDS": 8} | options
     kinds["start"] = "*bf16" if given["LAZY"] else "*fp32"
     source = ASTSource(
         fn=kernel._loop,

@@ -74,12 +74,13 @@ def _loop(  # type: ignore[no-untyped-def]
     begin, end, E, R, C, pairs, start, scale, weight, soft, used, order, bests, tops, left,
     n, m, d, keep, batch, lam, eta, tie, floor,
     KIND: tl.constexpr, LAZY: tl.constexpr, TWO_SIDED: tl.constexpr, H: tl.constexpr, ROWS: tl.constexpr,
-    BLOCK: tl.constexpr, SCAN: tl.constexpr, REPLAY: tl.constexpr, WIDE: tl.constexpr,
+    BLOCK: tl.constexpr, SCAN: tl.constexpr, REPLAY: tl.constexpr, WIDE: tl.constexpr, WORDS: tl.constexpr,
 ):  # fmt: skip
     """Picks `begin` to `end` of a sample, and the updates that follow, of this program's share of its tokens."""
     sample = tl.program_id(0).to(tl.int64)
     part, parts = tl.program_id(1), tl.num_programs(1)
     lanes, rows, taus, wide = tl.arange(0, BLOCK), tl.arange(0, ROWS)[:, None], tl.arange(0, REPLAY), tl.arange(0, WIDE)
+    words = tl.arange(0, WORDS)
     pairs += sample * keep * 2 * n
     weight += sample * n
     scale += sample * n
@@ -135,17 +136,24 @@ def _loop(  # type: ignore[no-untyped-def]
                 pooled = tl.zeros([BLOCK], tl.float32)
                 if KIND != ENERGY:
                     pool = tl.where(rows < H, tl.zeros([ROWS, BLOCK], tl.float32), float("inf"))  # the H largest so far
-                    for j in range(0, m):
-                        p = tl.minimum(tl.maximum(tl.load(C_now + j * n + s) * inverse, -1.0), 1.0)
+                    for j in range(0, m, WORDS):
+                        word = j + words
+                        p = tl.load(C_now + word * n + s, mask=word < m, other=0.0)
+                        p = tl.minimum(tl.maximum(p * inverse, -1.0), 1.0)
                         w = eta * (p if TWO_SIDED else tl.maximum(p, 0.0))
-                        c = tl.load(C_now + j * n + i, mask=inside, other=0.0)
-                        c -= w * m_i + (p - 0.5 * w) * a_i
-                        tl.store(C_next + j * n + i, c, mask=inside)
+                        v = p - 0.5 * w
+                        cell = word[:, None] * n + i[None, :]
+                        there = (word < m)[:, None] & inside[None, :]
+                        c = tl.load(C_now + cell, mask=there, other=0.0)
+                        c -= w[:, None] * m_i[None, :] + v[:, None] * a_i[None, :]
+                        tl.store(C_next + cell, c, mask=there)
                         if H == 0:  # all of them
-                            pooled += tl.maximum(c, 0.0)
-                        else:
+                            pooled += tl.sum(tl.maximum(c, 0.0), axis=0)
+                        for _ in tl.static_range(H):
+                            high, spot = tl.max(c, axis=0), tl.argmax(c, axis=0)
                             least, place = tl.min(pool, axis=0), tl.argmin(pool, axis=0)
-                            pool = tl.where((rows == place[None, :]) & (c > least)[None, :], c[None, :], pool)
+                            pool = tl.where((rows == place[None, :]) & (high > least)[None, :], high[None, :], pool)
+                            c = tl.where(words[:, None] == spot[None, :], -float("inf"), c)
                     if H > 0:
                         pooled = tl.sum(tl.where(rows < H, pool, 0.0), axis=0)
                     pooled = tl.load(soft + sample) + tl.where(e > 0, pooled / tl.sqrt(tl.maximum(e, floor)), 0.0)
@@ -206,11 +214,13 @@ def prepared(problem: Problem, way: str, one: int, share: int) -> tuple[dict[str
         "n": n, "m": texts, "d": d, "keep": keep, "batch": b,
         "lam": float(rule.lam), "eta": float(rule.eta), "tie": problem.tie, "floor": problem.floor,
     }  # fmt: skip
+    tile = 16 if n > one else 8  # rows at a time, so that a program's numbers fit into its registers
     kind = ENERGY if not problem.logs else FUSED if rule.score == "fused" else PROMPT
     options = {
         "KIND": kind.value, "LAZY": way == "picked", "TWO_SIDED": rule.two_sided, "H": 0 if h == texts else h,
         "ROWS": 1 if h == texts else triton.next_power_of_2(h), "BLOCK": block,
-        "SCAN": min(max(triton.next_power_of_2(n), 16), 1024), "REPLAY": 8, "WIDE": 16, "num_warps": 4 if n > one else 8,
+        "SCAN": min(max(triton.next_power_of_2(n), 16), 1024), "REPLAY": tile, "WIDE": 8, "WORDS": tile,
+        "num_warps": 4 if n > one else 8,
     }  # fmt: skip
     return arguments, options
 

@@ -136,7 +136,7 @@ def _run(
         keep=max(counts),
         rule=rule,
     )
-    way = cheaper(x, problem.keep) if call.way == "auto" else call.way
+    way = cheaper(x.shape[1], x.shape[2], problem.keep, x.device.type) if call.way == "auto" else call.way
     if name == "triton":
         from divevlm.core.kernel import kernel_picks
 
