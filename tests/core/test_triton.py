@@ -99,13 +99,13 @@ def test_sizes_with_the_form_that_is_chosen_for_them(n, keep, columns):
 
 
 def test_weights_and_a_target(form):
-    x, _ = states("clustered", 50, 40, 3)
-    weight = torch.rand(50, generator=torch.Generator().manual_seed(1)) + 0.1
-    plain = divevlm.select(x, x[:0], 9, weight=weight, loop="eager")
-    found = select(x, x[:0], 9, weight=weight)
+    x, _ = states("clustered", 24, 40, 3)
+    weight = torch.rand(24, generator=torch.Generator().manual_seed(1)) + 0.1
+    plain = divevlm.select(x, x[:0], 5, weight=weight, loop="eager")
+    found = select(x, x[:0], 5, weight=weight)
     assert found.order.tolist() == plain.order.tolist()
     torch.testing.assert_close(found.scores, plain.scores, atol=1e-5, rtol=1e-5)
-    budget = divevlm.Budget(energy=0.8, max=30)
+    budget = divevlm.Budget(energy=0.6, max=8)
     assert select(x, x[:0], budget).order.tolist() == divevlm.select(x, x[:0], budget, loop="eager").order.tolist()
 
 
