@@ -4,6 +4,7 @@ import importlib
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -132,6 +133,30 @@ def test_without_triton_it_is_refused_and_nothing_else_changes(monkeypatch):
     ):
         divevlm.select(torch.eye(4), torch.eye(4), 2, loop="triton")
     assert divevlm.select(torch.eye(4), torch.eye(4), 2).loop == "fused"
+
+
+def chosen(monkeypatch, loop="auto", device="cuda", compiler="/usr/bin/cc", **options):
+    """The loop that `select` would run on a device."""
+    monkeypatch.setattr("divevlm.core.kernel.interpreted", lambda: False)
+    monkeypatch.setattr(select_module, "which", lambda name: compiler)
+    monkeypatch.delenv("CC", raising=False)
+    given = {"rule": Rule(), "trace": False} | options
+    call = select_module._Call(given["rule"], "auto", loop, None, given["trace"], True)
+    x = SimpleNamespace(device=SimpleNamespace(type=device), shape=(2, 30, 8))
+    return select_module._loop(call, x, 20, torch.float32)
+
+
+def test_auto_takes_the_kernel_on_a_gpu_or_else_the_graph(monkeypatch):
+    assert chosen(monkeypatch) == "triton"
+    assert chosen(monkeypatch, rule=Rule(updates=3, feedback="all")) == "graph"
+    assert chosen(monkeypatch, compiler=None) == "graph"
+    assert chosen(monkeypatch, trace=True) == "eager"
+    assert chosen(monkeypatch, loop="eager") == "eager"
+    assert chosen(monkeypatch, device="mps") == "eager"
+    with pytest.raises(ValueError, match="^loop must be 'eager' or 'auto' without a C compiler, which Triton needs"):
+        chosen(monkeypatch, loop="triton", compiler=None)
+    with pytest.raises(ValueError, match=r"^loop must be 'eager' or 'auto' on cpu, unless Triton interprets"):
+        chosen(monkeypatch, loop="triton", device="cpu")
 
 
 COMPILED = """

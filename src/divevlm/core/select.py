@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from shutil import which
 from typing import Literal
 
 import torch
@@ -193,6 +195,8 @@ def _no_triton(call: _Call, x: Tensor, texts: int, dtype: torch.dtype) -> str:
 
     if x.device.type != "cuda" and not interpreted():
         return f"on {x.device.type}, unless Triton interprets (TRITON_INTERPRET=1)"
+    if not interpreted() and not (os.environ.get("CC") or which("gcc") or which("clang")):
+        return "without a C compiler, which Triton needs at its first launch"
     return cannot(call.rule, texts, dtype, call.trace)
 
 
