@@ -66,6 +66,13 @@ def test_no_token_is_picked_twice(form, rank, eta, lam):
     assert picks.scores.isfinite().all()
 
 
+def test_a_pick_without_energy_changes_nothing(form):
+    x, q = torch.tensor([[1e-4, 0.0], [1.0, 0.0], [0.6, 0.8]]), torch.tensor([[1.0, 0.0]])
+    picks = select(x, q, 3, normalize=False, score="prompt", lam=-1.5)
+    assert picks.order[0] == 0
+    torch.testing.assert_close(picks.left[:2], torch.tensor([2.0, 2.0]), atol=1e-5, rtol=0)
+
+
 def test_once_nothing_is_left_the_rest_comes_in_input_order(form):
     x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
     order = select(x, x[:0], 20, eta=1.0, two_sided=True).order.tolist()
