@@ -95,6 +95,17 @@ def test_a_huge_lambda_picks_by_alignment(lam, columns, loop):
     assert sorted(divevlm.select(x, q, 4, lam=lam, columns=columns, loop=loop).order.tolist()) == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize(("columns", "loop"), PATHS)
+def test_a_pick_without_energy_changes_nothing(columns, loop):
+    """Row 0 has 1e-8 of the longest row's energy, which float32 can't tell from none, so no alignment: first, as lam < 0.
+    Its direction is row 1's all the same; taken for a unit vector it would explain much of it."""
+    x, q = torch.tensor([[1e-4, 0.0], [1.0, 0.0], [0.6, 0.8]]), torch.tensor([[1.0, 0.0]])
+    picks = divevlm.select(x, q, 3, normalize=False, score="prompt", lam=-1.5, columns=columns, loop=loop)
+    assert picks.order[0] == 0
+    torch.testing.assert_close(picks.left[:2], torch.tensor([2.0, 2.0]), atol=1e-5, rtol=0)
+    assert picks.left[2] < 1.5
+
+
 def test_not_numbers_are_not_picked_twice_either():
     for bad in (torch.nan, torch.inf):
         for columns, loop in PATHS:

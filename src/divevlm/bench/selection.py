@@ -28,6 +28,8 @@ class Shape:
         return f"{f'{self.batch} x ' * (self.batch > 1)}({self.n}, {self.d}, {self.m}, {self.keep})"
 
 
+BLOCKS = 32  # of a 7B language model
+
 SHAPES = (
     Shape(576, 4096, 40, 64),
     Shape(576, 4096, 40, 192),
@@ -59,8 +61,8 @@ def states(shape: Shape, seed: int = 0) -> tuple[Tensor, Tensor]:
     return x, centres[0] + torch.randn(shape.batch, shape.m, shape.d, generator=gen)
 
 
-def contenders(shape: Shape) -> dict[str, Callable[[], Any]]:
-    x, q = states(shape)
+def contenders(shape: Shape, device: str = "cpu") -> dict[str, Callable[[], Any]]:
+    x, q = (z.to(place(device)) for z in states(shape))
     keep = shape.keep
     if shape.batch > 1:
         return {
@@ -71,6 +73,11 @@ def contenders(shape: Shape) -> dict[str, Callable[[], Any]]:
     found: dict[str, Callable[[], Any]] = {
         "floor": lambda: x @ x.T,
         "reference": partial(reference_select, x, q, keep),
+    }
+    if device != "cpu":
+        loops = ("eager", "graph", "triton") if find_spec("triton") else ("eager", "graph")
+        return found | {loop: partial(select, x, q, keep, loop=loop) for loop in loops}  # type: ignore[arg-type]
+    found |= {
         "in place": partial(reference_select, x, q, keep, residuals=InPlace),
         "fast": partial(select, x, q, keep),
         "gram": partial(select, x, q, keep, columns="gram"),
@@ -82,16 +89,68 @@ def contenders(shape: Shape) -> dict[str, Callable[[], Any]]:
     return found
 
 
+def place(device: str) -> torch.device:
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device must be cpu where torch finds no GPU, got 'cuda'")
+    return torch.device(device)
+
+
+def settled(run: Callable[[], Any], device: torch.device) -> Callable[[], Any]:
+    """A GPU works on after the call returns: wait for it."""
+
+    def whole() -> Any:
+        result = run()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return result
+
+    return whole
+
+
+def prefill(
+    tokens: int, device: torch.device, width: int = 4096, inner: int = 11008, heads: int = 32
+) -> Callable[[], Any]:
+    """One of the 32 blocks of a 7B Llama over a prompt of `tokens`, random weights, in bfloat16 on a GPU."""
+    new = partial(torch.randn, device=device, dtype=torch.bfloat16 if device.type == "cuda" else torch.float32)
+    attend, out, rise, fall = (
+        new(*size) * 0.01 for size in ((width, 3 * width), (width, width), (width, 2 * inner), (inner, width))
+    )
+    x = new(tokens, width)
+
+    def block() -> Tensor:
+        q, k, v = (z.unflatten(-1, (heads, -1)).transpose(0, 1) for z in (x @ attend).chunk(3, dim=-1))
+        mixed = (
+            x
+            + torch.nn.functional.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True)[0]
+            .transpose(0, 1)
+            .flatten(1)
+            @ out
+        )
+        gate, up = (mixed @ rise).chunk(2, dim=-1)
+        return mixed + (torch.nn.functional.silu(gate) * up) @ fall
+
+    return block
+
+
 def measure(
     shapes: Sequence[Shape] = SHAPES,
     rounds: int = 9,
     slow_rounds: int = 3,
+    device: str = "cpu",
     tick: Callable[..., object] = lambda text, share=None: None,
 ) -> dict[str, Any]:
     """One row for each shape and contender: seconds, ratio to reference and floor, peak memory, picks equal to float64's."""
     rows = []
     for shape in shapes:
-        runs = contenders(shape)
+        target = place(device)
+        runs = {name: settled(run, target) for name, run in contenders(shape, device).items()}
+        if device != "cpu":
+            runs["block"] = settled(prefill(shape.n + shape.m, target), target)
+            for run in (
+                *runs.values(),
+                *runs.values(),
+            ):  # what is compiled at first use; graphs are captured at the second
+                run()
         # `slow_rounds` of the slow baselines at most; where these take minutes, one, and three of the others.
         long = shape.n * shape.d * shape.keep > 1e10
         slow = 1 if long else min(rounds, slow_rounds)
@@ -99,6 +158,8 @@ def measure(
             name: slow if name in ("reference", "in place") else min(rounds, 3) if long else rounds for name in runs
         }
         seconds, results = interleaved(runs, times, lambda name, share, shape=shape: tick(f"{shape} {name}", share))  # type: ignore[misc]
+        whole = BLOCKS * seconds.pop("block", 0.0)  # seconds of a 7B prefill
+        runs.pop("block", None)
         x, q = (z if shape.batch > 1 else z[0] for z in states(shape))
         # Not the float32 reference's picks: over many steps its rounding may lead to others.
         expected = _orders(select(x.double(), q.double(), shape.keep))
@@ -109,13 +170,16 @@ def measure(
                 row["of_floor"] = seconds[name] / seconds["floor"]
             else:
                 row["ms_per_sample"] = row["ms"] / shape.batch
+            if whole:
+                row["of_prefill"] = seconds[name] / (whole * shape.batch)
             if name != "floor":
                 row["same_picks"] = _orders(results[name]) == expected
-                if name not in ("reference", "in place"):
+                if name not in ("reference", "in place") and device == "cpu":
                     row["peak_over_n2"] = peak_bytes(run) / (4 * shape.n**2)
             rows.append(row)
             tick(f"{shape} memory")
-    return {"machine": machine(), "columns": "N, d, M, K", "rounds": rounds, "rows": rows}
+    described = machine() | ({} if device == "cpu" else {"gpu": torch.cuda.get_device_name()})
+    return {"machine": described, "columns": "N, d, M, K", "rounds": rounds, "rows": rows}
 
 
 def _orders(result: Any) -> list[list[int]]:

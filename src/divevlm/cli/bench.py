@@ -31,6 +31,12 @@ def add(commands: Any) -> None:
     selection.add_argument("--rounds", type=int, default=9, help="runs of each path, interleaved (default 9)")
     selection.add_argument("--slow-rounds", type=int, default=3, help="runs of the slow baselines (default 3)")
     selection.add_argument(
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="cuda: eager, graph and Triton, and their share of a prefill",
+    )
+    selection.add_argument(
         "--methods", metavar="NAMES", help="time every method's selection instead: all, or names joined by commas"
     )
     selection.set_defaults(run=run_selection)
@@ -76,16 +82,19 @@ def add(commands: Any) -> None:
 
 
 def run_selection(options: argparse.Namespace) -> None:
-    from divevlm.bench.selection import SHAPES, Shape, measure
+    from divevlm.bench.selection import SHAPES, Shape, measure, place
 
     check_target("--out", options.out)
     _at_least_one(options, "rounds", "slow_rounds")
+    place(options.device)
     if options.methods:
+        if options.device != "cpu":
+            raise ValueError("--device must be cpu with --methods, got 'cuda'")
         run_methods(options)
         return
     shapes = [Shape(*_shape(text)) for text in options.shape] if options.shape else SHAPES
     with progress("bench selection") as tick:
-        result = measure(shapes, options.rounds, options.slow_rounds, tick)
+        result = measure(shapes, options.rounds, options.slow_rounds, options.device, tick)
     _show(options, result, _selection_table)
 
 
@@ -177,9 +186,19 @@ def _shape(text: str) -> list[int]:
 
 
 def _selection_table(result: dict[str, Any]) -> str:
-    head = ["(N, d, M, K)", "path", "ms", "over reference", "of floor", "peak / N^2", "picks"]
+    shown = [row for row in result["rows"] if "of_prefill" in row]
+    head = [
+        "(N, d, M, K)",
+        "path",
+        "ms",
+        "over reference",
+        "of floor",
+        "of prefill" if shown else "peak / N^2",
+        "picks",
+    ]
     rows, last = [], None
     for row in result["rows"]:
+        extra = f"{100 * row['of_prefill']:.1f} %" if "of_prefill" in row else ""
         rows.append(
             [
                 row["shape"] if row["shape"] != last else "",
@@ -187,13 +206,15 @@ def _selection_table(result: dict[str, Any]) -> str:
                 f"{row['ms']:.1f}",
                 f"{row['over_reference']:.1f}x" if "over_reference" in row else f"{row['ms_per_sample']:.1f} ms each",
                 f"{row['of_floor']:.2f}x" if "of_floor" in row else "",
-                f"{row['peak_over_n2']:.2f}" if "peak_over_n2" in row else "",
+                f"{row['peak_over_n2']:.2f}" if "peak_over_n2" in row else extra,
                 {True: "equal", False: "DIFFER"}[row["same_picks"]] if "same_picks" in row else "",
             ]
         )
         last = row["shape"]
     versions = ", ".join(f"{key} {value}" for key, value in result["machine"].items())
     note = "medians of interleaved runs; floor = the product X X^T alone; picks: against float64"
+    if shown:
+        note += "; prefill: 32 blocks of a 7B Llama in bfloat16"
     return f"{table(head, rows)}\n\n{note}; {versions}"
 
 

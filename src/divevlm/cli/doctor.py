@@ -13,6 +13,7 @@ from divevlm.cli.output import progress, table
 PARTS = {  # extra -> what it is made of, what it is for
     "(core)": (("torch", "transformers"), "pruning, selection, plans"),
     "fast": (("numba",), "a faster selection loop on CPUs"),
+    "triton": (("triton",), "the selection loop in one launch on GPUs"),
     "cli": (("pillow", "rich"), "run, explore and demo; tables and progress on a terminal"),
     "tiny": (("numpy", "pillow"), "the embedded model's questions: demo, bench accuracy, eval, analyze"),
     "plot": (("matplotlib", "pillow"), "pictures: run --png, bench accuracy --plot"),

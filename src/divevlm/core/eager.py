@@ -27,14 +27,14 @@ from divevlm.core.products import fill_gram
 
 class Eager(Loop):
     def __init__(self, problem: Problem, way: Literal["gram", "picked"]) -> None:
-        self.problem, self.way = problem, way
+        self.way = way
         rule, keep = problem.rule, problem.keep
         b, n, d = problem.x.shape
         new, dtype = problem.energy.new_empty, problem.energy.dtype
         texts = problem.cross.shape[1]
         self.h = min(rule.top_h, texts)
         self.texts = texts + self.h  # with the rows of zeros
-        self.used = 0
+        self.used, self.inverted, self.scored = 0, -1, -1  # updates so far, with the newest inverses, latest scores
         self.trail: list[int] = []  # updates before each pick
         sizes = [2 * keep + 1, d, 1, self.texts] if way == "picked" else [2 * keep + 1, 0, 1, self.texts, n]
         at = torch.tensor([0, *sizes]).cumsum(0).tolist()
@@ -62,15 +62,17 @@ class Eager(Loop):
         self.lead = constant([[[problem.tie], [0.0]]])
         self.order = torch.empty(b, keep, dtype=torch.long, device=problem.x.device)
         self.best, self.top = new(b, keep), new(b, keep)
+        self.start = parts[4 if way == "gram" else 1]
+        self.weight = None if problem.weight is None else new(b, n)
         self.load(problem)
-        for i in range(b):
-            if way == "gram":
-                fill_gram(parts[4][i], problem.x[i], problem.scale[i])
-            else:
-                torch.mul(problem.x[i].mT, problem.scale[i], out=parts[1][i])
+
+    def restart(self, problem: Problem) -> None:
+        self.used, self.trail = 0, []
+        self.load(problem)
 
     def load(self, problem: Problem) -> None:
-        """Start values, G aside."""
+        """Start values, into buffers that stay where they are."""
+        self.problem = problem
         self.cross.zero_()[:, : problem.cross.shape[1]] = problem.cross
         self.marks[:, 0] = problem.soft if problem.logs else 0
         self.marks[:, 1], self.marks[:, 2] = problem.energy + problem.tie, problem.energy
@@ -79,6 +81,13 @@ class Eager(Loop):
         if problem.shut is not None:
             self.marks[:, 0].masked_fill_(problem.shut, -torch.inf)
             self.marks[:, 1].masked_fill_(problem.shut, torch.inf)
+        if self.weight is not None and problem.weight is not None:
+            self.weight.copy_(problem.weight)
+        for to, x, scale in zip(self.start, problem.x, problem.scale, strict=True):
+            if self.way == "gram":
+                fill_gram(to, x, scale)
+            else:
+                torch.mul(x.mT, scale, out=to)
 
     def score(self, t: int) -> None:
         self._invert()
@@ -104,9 +113,9 @@ class Eager(Loop):
         """[B, 2, N]: with a tie's energy more, and as they are."""
         problem, lam, marks = self.problem, self.problem.rule.lam, self.marks
         if not problem.logs:
-            if problem.weight is None:
+            if self.weight is None:
                 return marks[:, 1:] + marks[:, :1]
-            return torch.addcmul(marks[:, :1], marks[:, 1:], problem.weight[:, None])
+            return torch.addcmul(marks[:, :1], marks[:, 1:], self.weight[:, None])
         pooled = self.cross.topk(self.h, dim=1, sorted=False).values.sum(dim=1)
         r = torch.addcmul(marks[:, 0], pooled, self.inverse)
         top = torch.amax(r, dim=1, keepdim=True, out=self.top[:, t : t + 1])

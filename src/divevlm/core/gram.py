@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -109,33 +110,43 @@ class Loop(ABC):
         return None
 
 
-def run(loop: Loop, problem: Problem, *, trace: bool = False, until: float | None = None) -> Picks:
-    """The select - update - re-evaluate loop. until: stop early, once that share of the energy is explained everywhere."""
+def walk(loop: Loop, problem: Problem, look: Callable[[bool], object] = lambda fresh: None) -> Iterator[int]:
+    """The select - update - re-evaluate loop, step by step. look: called before each pick, fresh = by new scores."""
     updates = problem.rule.update_steps(problem.keep)
-    if not trace and until is None and len(updates) == problem.keep and (picks := loop.all_picks()) is not None:
-        return picks
-    patience = 1 if problem.energy.device.type == "cpu" else 16  # steps between looks at `until`: a look waits
-    start = problem.energy.sum(dim=1)
     pending: list[object] = []
-    steps: list[tuple[Tensor, ...]] = []
     for t in range(problem.keep):
-        if t == 0 or t - 1 in updates:
+        fresh = t == 0 or t - 1 in updates
+        if fresh:
             loop.score(t)
-            if trace:
-                g, phi = loop.scores()
-        if trace:
-            closed = loop.closed()
-            steps.append((g.masked_fill(closed, -1), phi.masked_fill(closed, 0), *loop.energies()))
+        look(fresh)
         pending.append(loop.pick(t))
         if t in updates:
             for s in pending if problem.rule.feedback == "all" else pending[-1:]:
                 loop.feed_back(s)
             pending = []
-        if (
-            until is not None
-            and t % patience == 0
-            and bool((loop.energies()[0].sum(dim=1) <= (1 - until) * start).all())
-        ):
+        yield t
+
+
+def run(loop: Loop, problem: Problem, *, trace: bool = False, until: float | None = None) -> Picks:
+    """All picks. until: stop early, once that share of the energy is explained everywhere."""
+    everywhere = problem.rule.updates is None or problem.rule.updates >= problem.keep
+    if not trace and until is None and everywhere and (picks := loop.all_picks()) is not None:
+        return picks
+    patience = 1 if problem.energy.device.type == "cpu" else 16  # steps between looks at `until`: a look waits
+    start = problem.energy.sum(dim=1)
+    steps: list[tuple[Tensor, ...]] = []
+    seen: list[Tensor] = []
+
+    def look(fresh: bool) -> None:
+        if fresh:
+            seen[:] = loop.scores()
+        closed = loop.closed()
+        steps.append((seen[0].masked_fill(closed, -1), seen[1].masked_fill(closed, 0), *loop.energies()))
+
+    for t in walk(loop, problem, look) if trace else walk(loop, problem):
+        if until is None or t % patience:
+            continue
+        if bool((loop.energies()[0].sum(dim=1) <= (1 - until) * start).all()):
             break
     picks = loop.picks(t + 1)
     return replace(picks, traces=_traces(steps, loop.energies())) if trace else picks

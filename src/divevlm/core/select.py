@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from shutil import which
 from typing import Literal
 
 import torch
@@ -14,12 +16,14 @@ from divevlm.budget import Budget
 from divevlm.core import checks
 from divevlm.core.columns import Way, cheaper
 from divevlm.core.eager import Eager
-from divevlm.core.gram import Loop, Picks, Problem, run
+from divevlm.core.gram import Picks, Problem, run
+from divevlm.core.graph import graph_picks
 from divevlm.core.products import fill_product, reduced, row_norms
 from divevlm.core.rule import EPS, Rule, require, yes_or_no
 from divevlm.core.selection import Selection, Selections
 
-Name = Literal["auto", "eager", "fused"]
+Name = Literal["auto", "eager", "graph", "fused", "triton"]
+LOOPS = ("auto", "eager", "graph", "fused", "triton")
 Keep = int | float | Budget
 
 
@@ -55,7 +59,8 @@ def select(
     valid_x, valid_q    bool masks [N] / [B, N] and [M] / [B, M]; a token marked False is never picked or listened to
     weight    [N] or [B, N] positive factors that replace exp(lam phi) and stay fixed (the prompt states are not used)
     columns   how to get the columns of X X^T: "gram" (all at once), "picked" (as needed) or "auto" (the cheaper one)
-    loop      "eager" torch, "fused" by numba (CPU, extra `fast`), or "auto": fused where it is possible
+    loop      "eager" torch; the same as a CUDA "graph"; "fused" by numba (CPU, extra `fast`); "triton" (CUDA, extra `triton`);
+              "auto": fused on a CPU, triton or else graph on CUDA, eager where those can't. `Selection.loop` says which ran
     trace     record scores, alignments and energies of every step
     check     refuse NaN and infinity, naming the row; False takes such rows for zeros (and never waits for the device)
 
@@ -64,7 +69,7 @@ def select(
     """
     rule = Rule(lam, eta, top_h, updates, feedback, score, two_sided, normalize)
     require(columns in ("auto", "gram", "picked"), "columns", columns, "'auto', 'gram' or 'picked'")
-    require(loop in ("auto", "eager", "fused"), "loop", loop, "'auto', 'eager' or 'fused'")
+    require(loop in LOOPS, "loop", loop, f"one of {', '.join(LOOPS)}")
     yes_or_no("trace", trace)
     yes_or_no("check", check)
     single = checks.states(x, q)
@@ -106,7 +111,8 @@ def _run(
     """One loop over samples that go together. x: [B, N, d], q: [B, M, d]"""
     rule = call.rule
     asked = torch.promote_types(torch.promote_types(x.dtype, q.dtype), torch.float32)
-    dtype = torch.float64 if reduced(x.device) else asked
+    name = _loop(call, x, q.shape[1], asked)
+    dtype = torch.float64 if name != "triton" and reduced(x.device) else asked
     x = x if valid_x is None else x.masked_fill(~valid_x[..., None], 0)
     q = q if valid_q is None else q.masked_fill(~valid_q[..., None], 0)
     x, size = _measured("x", x, dtype, asked, call.check)
@@ -132,8 +138,20 @@ def _run(
         keep=max(counts),
         rule=rule,
     )
-    name = _loop(call.loop, x)
-    picks = run(_start(name, problem, call.way), problem, trace=call.trace, until=call.until)
+    way = cheaper(x.shape[1], x.shape[2], problem.keep, x.device.type) if call.way == "auto" else call.way
+    if name == "triton":
+        from divevlm.core.kernel import kernel_picks
+
+        picks = kernel_picks(problem, way)
+    elif name == "graph":
+        picks, captured = graph_picks(problem, way)
+        name = "graph" if captured else "eager"
+    elif name == "fused":
+        from divevlm.core.fused import Fused
+
+        picks = run(Fused(problem, way), problem, trace=call.trace, until=call.until)
+    else:
+        picks = run(Eager(problem, way), problem, trace=call.trace, until=call.until)
     scores = picks.scores.mul(heaviest).clamp_max_(torch.finfo(asked).max).to(asked)
     picks = replace(picks, scores=scores, left=picks.left.to(asked))
     return [replace(one, loop=name) for one in _selections(picks, counts, call.until)]
@@ -149,24 +167,37 @@ def _measured(name: str, z: Tensor, dtype: torch.dtype, asked: torch.dtype, chec
     return z.masked_fill(bad[..., None], 0), norms.masked_fill(bad, 0)
 
 
-def _loop(asked: Name, x: Tensor) -> Literal["eager", "fused"]:
+def _loop(call: _Call, x: Tensor, texts: int, dtype: torch.dtype) -> str:
     """The loop to run: the one asked for, or the fastest that is possible."""
-    if asked == "eager" or x.device.type != "cpu" or x.shape[0] != 1:
-        require(asked != "fused", "loop", asked, f"'eager' or 'auto' on {x.device.type}")
-        return "eager"
-    if find_spec("numba") is None:
-        require(asked != "fused", "loop", asked, "'eager' or 'auto' without numba (pip install 'divevlm[fast]')")
-        return "eager"
-    return "fused"
+    cannot = {
+        "fused": lambda: _no_fused(x),
+        "triton": lambda: _no_triton(call, x, texts, dtype),
+        "graph": lambda: f"on {x.device.type}" if x.device.type != "cuda" else "with trace=True" if call.trace else "",
+    }
+    if call.loop in cannot:
+        why = cannot[call.loop]()
+        require(not why, "loop", call.loop, f"'eager' or 'auto' {why}")
+        return call.loop
+    order = ("triton", "graph") if x.device.type == "cuda" else ("fused",)
+    return next((name for name in order if call.loop == "auto" and not cannot[name]()), "eager")
 
 
-def _start(name: str, problem: Problem, way: Way) -> Loop:
-    columns = cheaper(problem.x, problem.keep) if way == "auto" else way
-    if name == "eager":
-        return Eager(problem, columns)
-    from divevlm.core.fused import Fused
+def _no_fused(x: Tensor) -> str:
+    if x.device.type != "cpu" or x.shape[0] != 1:
+        return f"on {x.device.type}"
+    return "" if find_spec("numba") else "without numba (pip install 'divevlm[fast]')"
 
-    return Fused(problem, columns)
+
+def _no_triton(call: _Call, x: Tensor, texts: int, dtype: torch.dtype) -> str:
+    if not find_spec("triton"):
+        return "without Triton (pip install 'divevlm[triton]')"
+    from divevlm.core.kernel import cannot, interpreted
+
+    if x.device.type != "cuda" and not interpreted():
+        return f"on {x.device.type}, unless Triton interprets (TRITON_INTERPRET=1)"
+    if not interpreted() and not (os.environ.get("CC") or which("gcc") or which("clang")):
+        return "without a C compiler, which Triton needs at its first launch"
+    return cannot(call.rule, texts, dtype, call.trace)
 
 
 def _parts(x: Tensor, counts: list[int], rule: Rule) -> list[slice]:
