@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,6 +25,8 @@ from divevlm.experiments.lmms_requests import FRAMES, batches, cut, decoding, me
 from divevlm.experiments.loading import load
 from divevlm.experiments.settings import Setting
 from divevlm.experiments.tasks import Item
+from divevlm.methods import Method
+from divevlm.methods.mmtok import MMTok
 
 
 class _Base(lmms):  # type: ignore[misc]
@@ -118,7 +121,7 @@ class _Base(lmms):  # type: ignore[misc]
         start = time.perf_counter()
         family, stops = self.answerer.family, given.get("until")
         ending = stock.ending(self.answerer.processor.tokenizer, family) if items[0].stock else {}
-        found = self.answerer.generate(items, self.method, length, **decoding(given), **ending)
+        found = self.answerer.generate(items, self._method(items), length, **decoding(given), **ending)
         share = (time.perf_counter() - start) / len(items)
         method, keep = self.setting.method, self.setting.keep
         return [
@@ -127,6 +130,14 @@ class _Base(lmms):  # type: ignore[misc]
             | {"kept": one.kept, "kv": one.kv, "kv_full": one.kv_full, "seconds": share, "prefill": one.prefill}
             for item, one in zip(items, found, strict=True)
         ]
+
+    def _method(self, items: Sequence[Item]) -> Method | None:
+        """MMTok is told where the pictures have bars."""
+        if not self.pad or not isinstance(self.method, MMTok):
+            return self.method
+        require(len(items) == 1, "batch-size", len(items), "1 for mmtok with padded pictures")
+        (shown,) = items[0].draw() or [None]
+        return self.method if shown is None else replace(self.method, padding=shown.info["bars"])
 
     def _read(self, request: Any) -> Item:
         raise NotImplementedError

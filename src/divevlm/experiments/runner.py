@@ -25,6 +25,7 @@ from divevlm.experiments.memory import cards, told
 from divevlm.experiments.settings import Setting, check_budgets, grid
 from divevlm.experiments.sweep import Mode, shard, sweep
 from divevlm.experiments.tasks import ALL, Item, expand, is_embedded, items
+from divevlm.methods import parse
 from divevlm.tiny.splits import SIZES
 
 Inputs = Literal["stock", "chat", "template"]
@@ -117,6 +118,9 @@ class Run:
             family = family_name(self.model)
             if self.inputs == "stock":
                 stock.check(family)
+            reads = any(parse(name)[0] == "mmtok" for name in self.methods)
+            alone = self.batch == 1 or not self.pad or not reads
+            require(alone, "batch-size", self.batch, "1 for mmtok with padded pictures, which it looks for bars in")
             require(
                 not self.pad or family == "llava",
                 "pad",
