@@ -22,6 +22,7 @@ from divevlm.experiments.journal import Journal, Record
 from divevlm.experiments.lmms_scores import cells
 from divevlm.experiments.loading import Loaded, config_of, family_name, load, machine, rank
 from divevlm.experiments.memory import cards, told
+from divevlm.experiments.recipe import benchmarks
 from divevlm.experiments.settings import Setting, check_budgets, grid
 from divevlm.experiments.sweep import Mode, shard, sweep
 from divevlm.experiments.tasks import ALL, Item, expand, is_embedded, items
@@ -113,6 +114,11 @@ class Run:
         require(self.batch >= 1, "batch-size", self.batch, "at least 1")
         for limit in (self.limit, *dict(self.limits).values()):
             require(limit is None or limit >= 1, "limit", limit, "at least 1")
+        known = {*self.benchmarks, *(entry["task"] for entry in benchmarks().values())}
+        strange = [name for name, _ in self.limits if name not in known]
+        require(
+            not strange, "limit", ",".join(strange), f"of tasks that are asked ({', '.join(self.benchmarks) or 'none'})"
+        )
         check_budgets(self.settings, config_of(self.model))
         if self.benchmarks:
             family = family_name(self.model)

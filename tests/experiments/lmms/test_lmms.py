@@ -290,6 +290,15 @@ def test_messages_are_made_batch_by_batch_and_only_of_what_is_not_done(micro, tm
     assert before == [2, 4, 5]
 
 
+def test_answers_that_other_processes_have_not_given_yet_are_missed(tmp_path):
+    """Plain RANK and WORLD_SIZE: nobody waits for the others."""
+    lm = Chat.around(None, Setting("dive", 6), 2, Journal(tmp_path, {}))
+    with pytest.raises(
+        ValueError, match="answers must be all there: run once more when every process is done; missing, got 3"
+    ):
+        lm.generate_until(list(requests(Chat, [[] for _ in range(3)])))
+
+
 @pytest.fixture(scope="module", params=["mp4", "mkv"])
 def video(request, tmp_path_factory):
     import av
