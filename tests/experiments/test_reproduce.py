@@ -153,6 +153,7 @@ def test_runtime_at_full_scale_is_of_all_samples(micro, tmp_path, monkeypatch):
 
     asked = []
     monkeypatch.setattr("divevlm.experiments.lmms.items", a_benchmark)
+    monkeypatch.setattr("divevlm.experiments.lmms.check", lambda run: None)
     monkeypatch.setattr("divevlm.experiments.reproduce.runtime", runtime)
     assert main(["reproduce", "figure4", "--scale", "full", "--model", micro, "--out", str(tmp_path)]) == 2
     assert asked == [f"mme {i} ?" for i in range(22)]

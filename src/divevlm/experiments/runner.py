@@ -168,15 +168,14 @@ def evaluate(run: Run, loaded: Loaded | None = None) -> Result:
     join(world)
     torch.manual_seed(run.seed)
     with run.journal(number) as journal:
-        wanted, asks = run.settings, run.mode == "generate" and bool(run.benchmarks)
-        suite = None  # wrong values are told before a model is loaded
-        if asks:
+        wanted, suite = run.settings, None  # wrong values are told before a model is loaded
+        if run.benchmarks:
             from divevlm.experiments import lmms
 
             lmms.check(run)
         run.check()
         questions = run.items()
-        if asks:
+        if run.benchmarks and run.mode == "generate":
             suite = lmms.suite(run)
         if run.engine == "ray":
             from divevlm.experiments.on_ray import ray_sweep

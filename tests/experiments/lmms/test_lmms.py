@@ -270,7 +270,7 @@ def test_messages_are_made_batch_by_batch_and_only_of_what_is_not_done(micro, tm
     """Pictures in them would fill the memory."""
     journal = Journal(tmp_path, {})
     journal.add([{"method": "dive", "keep": 6, "task": "see", "sample": "0", "prediction": "known"}])
-    answerer = SimpleNamespace(model=SimpleNamespace(device="cpu"))
+    answerer = SimpleNamespace(model=SimpleNamespace(device="cpu"), processor=None, family="llava")
     lm = Chat.around(answerer, Setting("dive", 6), 2, journal)
     lm.task_dict = {"see": {"test": range(6)}}
     made, before = [], []
