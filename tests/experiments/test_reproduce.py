@@ -199,6 +199,16 @@ def test_full_scale_reads_lmms_evals_metrics():
     assert table[1][0][6:10] == ["59.7", "59.7", "1761", "1761.0"]
 
 
+def test_figure_3_has_popes_accuracy_and_a_hole_has_its_reason():
+    tasks = {task: {"exact_match": 0.5} for task in ("textvqa_val", "vizwiz_vqa_val")}
+    tasks |= {"pope": {"pope_f1_score": 0.1, "pope_accuracy": 0.8}, "gqa": {}}
+    entry = {"method": "vanilla", "keep": 0, "tasks": tasks, "missing": {"gqa": "KeyError: 'image'"}}
+    (row,) = measured.full_scores({"benchmarks": {"vanilla": entry}}, recipe("figure3"))
+    assert row["scores"] == {"POPE": 80, "TextVQA": 50, "VizWiz": 50, "GQA": None}
+    assert row["relative"] is None
+    assert measured.reasons([row, row]) == ["GQA: gqa gave no exact_match (KeyError: 'image')"]
+
+
 def test_rows_compare_what_all_settings_have_and_average_relatively():
     def record(method, keep, task, sample, score):
         return {"method": method, "keep": keep, "task": task, "sample": sample, "score": score}
