@@ -153,6 +153,7 @@ def test_runtime_at_full_scale_is_of_all_samples(micro, tmp_path, monkeypatch):
 
     asked = []
     monkeypatch.setattr("divevlm.experiments.lmms.items", a_benchmark)
+    monkeypatch.setattr("divevlm.experiments.lmms.check", lambda run: None)
     monkeypatch.setattr("divevlm.experiments.reproduce.runtime", runtime)
     assert main(["reproduce", "figure4", "--scale", "full", "--model", micro, "--out", str(tmp_path)]) == 2
     assert asked == [f"mme {i} ?" for i in range(22)]
@@ -196,6 +197,16 @@ def test_full_scale_reads_lmms_evals_metrics():
     table = measured.Measured(of, [dive], {"dive": "DIVE"}, {64: 64}, {}, True).table()
     assert table[0][6:8] == ["GQA printed", "GQA"]
     assert table[1][0][6:10] == ["59.7", "59.7", "1761", "1761.0"]
+
+
+def test_figure_3_has_popes_accuracy_and_a_hole_has_its_reason():
+    tasks = {task: {"exact_match": 0.5} for task in ("textvqa_val", "vizwiz_vqa_val")}
+    tasks |= {"pope": {"pope_f1_score": 0.1, "pope_accuracy": 0.8}, "gqa": {}}
+    entry = {"method": "vanilla", "keep": 0, "tasks": tasks, "missing": {"gqa": "KeyError: 'image'"}}
+    (row,) = measured.full_scores({"benchmarks": {"vanilla": entry}}, recipe("figure3"))
+    assert row["scores"] == {"POPE": 80, "TextVQA": 50, "VizWiz": 50, "GQA": None}
+    assert row["relative"] is None
+    assert measured.reasons([row, row]) == ["GQA: gqa gave no exact_match (KeyError: 'image')"]
 
 
 def test_rows_compare_what_all_settings_have_and_average_relatively():

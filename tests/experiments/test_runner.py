@@ -286,6 +286,7 @@ def test_the_command_prints_a_table_or_json(micro, whole, capsys, tmp_path):
         (["--tasks", "tasting"], "need lmms-eval: pip install 'divevlm[eval]'"),
         (["--limit", "-1"], "limit must be a count of at least 1 or all"),
         (["--limit", "2,3"], "TASK=COUNT joined by commas (vqav2=2000,all), got '2,3'"),
+        (["--limit", "tasting=3,2"], "limit must be of tasks that are asked (none), got 'tasting'"),
         (["--keep", "577"], "keep must be at most 576, the visual tokens of an image, for dive, got 577"),
         (["--batch-size", "0"], "batch-size must be at least 1, got 0"),
         (["--model", "./nowhere"], "model must be an embedded one"),

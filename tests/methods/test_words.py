@@ -13,6 +13,7 @@ from divevlm.methods.cdpruner import CDPruner
 from divevlm.methods.mmtok import MMTok
 from divevlm.methods.readers import clip_of
 from divevlm.methods.resprune import ResPrune
+from divevlm.methods.views import part
 from divevlm.methods.words import STOP, content, content_rows, question, word_ids
 
 from ..zoo import build, inputs, picture
@@ -134,6 +135,20 @@ def test_mmtok_looks_words_up_in_the_embedding_table():
     assert found.order.tolist() == one(MMTok(keep=6), replace(signals, text=words, text_embeds=words), 6).order.tolist()
     with pytest.raises(ValueError, match="embeddings must be given with a tokenizer"):
         MMTok(keep=6, embeddings=table)
+
+
+def test_mmtok_leaves_out_patches_in_the_bars_of_a_padded_picture():
+    """8 rows; bars of a fifth of the side cover one row whole, and most of another."""
+    signals = plain(8, 8, d=12)
+    rows = signals.cells[:, 1]
+    found = one(MMTok(keep=20, padding=(0.2, 0.0)), signals, 20)
+    assert set(rows[found.order].tolist()) <= set(range(1, 7))
+    assert set(rows[one(MMTok(keep=20), signals, 20).order].tolist()) >= {0, 7}
+    inside = (rows >= 1) & (rows < 7)
+    alone = one(MMTok(keep=20), part(signals, inside.nonzero()[:, 0]), 20)
+    assert inside.nonzero()[:, 0][alone.order].tolist() == found.order.tolist()
+    with pytest.raises(ValueError, match="padding must be two shares"):
+        MMTok(keep=20, padding=(0.5, 0.0))
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,6 +25,8 @@ from divevlm.experiments.lmms_requests import FRAMES, batches, cut, decoding, me
 from divevlm.experiments.loading import load
 from divevlm.experiments.settings import Setting
 from divevlm.experiments.tasks import Item
+from divevlm.methods import Method
+from divevlm.methods.mmtok import MMTok
 
 
 class _Base(lmms):  # type: ignore[misc]
@@ -92,6 +95,8 @@ class _Base(lmms):  # type: ignore[misc]
         places = [(*here, *place(request, self.numbers)) for request in requests]
         answers = {n: known[one]["prediction"] for n, one in enumerate(places) if one in known}
         todo = [number for number in range(len(requests)) if number not in answers]
+        there = self.journal is None or hasattr(self, "answerer")
+        require(there or not todo, "answers", len(todo), "all there: run once more when every process is done; missing")
         quiet = None if self.rank == 0 else True
         with tqdm(total=len(todo), desc=str(self.setting), unit="sample", disable=quiet) as bar:
             for some in batches([requests[number] for number in todo], self.batch):
@@ -118,7 +123,7 @@ class _Base(lmms):  # type: ignore[misc]
         start = time.perf_counter()
         family, stops = self.answerer.family, given.get("until")
         ending = stock.ending(self.answerer.processor.tokenizer, family) if items[0].stock else {}
-        found = self.answerer.generate(items, self.method, length, **decoding(given), **ending)
+        found = self.answerer.generate(items, self._method(items), length, **decoding(given), **ending)
         share = (time.perf_counter() - start) / len(items)
         method, keep = self.setting.method, self.setting.keep
         return [
@@ -127,6 +132,14 @@ class _Base(lmms):  # type: ignore[misc]
             | {"kept": one.kept, "kv": one.kv, "kv_full": one.kv_full, "seconds": share, "prefill": one.prefill}
             for item, one in zip(items, found, strict=True)
         ]
+
+    def _method(self, items: Sequence[Item]) -> Method | None:
+        """MMTok is told where the pictures have bars."""
+        if not self.pad or not isinstance(self.method, MMTok):
+            return self.method
+        require(len(items) == 1, "batch-size", len(items), "1 for mmtok with padded pictures")
+        (shown,) = items[0].draw() or [None]
+        return self.method if shown is None else replace(self.method, padding=shown.info["bars"])
 
     def _read(self, request: Any) -> Item:
         raise NotImplementedError

@@ -11,6 +11,7 @@ from divevlm.core.rule import require
 from divevlm.experiments.answering import Answerer
 from divevlm.experiments.journal import Journal, Record
 from divevlm.experiments.sweep import answered
+from divevlm.experiments.sweep import batches as sweep_batches
 from divevlm.experiments.tasks import Item
 
 if TYPE_CHECKING:
@@ -74,7 +75,8 @@ def ray_sweep(run: Run, journal: Journal, items: Sequence[Item], suite: Suite | 
     """Answers go to the journal as the actors hand them over. suite: lmms-eval's tasks, if it shall ask too"""
     require(run.workers >= 1, "workers", run.workers, "at least 1")
     if run.asked:
-        batches = [range(at, min(at + run.batch, len(items))) for at in range(0, len(items), run.batch)]
+        numbers = iter(range(len(items)))
+        batches = [[next(numbers) for _ in some] for some in sweep_batches(items, run.batch)]
         found = work(run, journal, [(item.task, item.sample) for item in items], batches)
         spread(Asks, run, journal, found)
     if suite is not None:

@@ -13,7 +13,8 @@ from divevlm.experiments import figures, results
 from divevlm.experiments.analyses import ANALYSES, SCHEDULES, Table, analyze
 from divevlm.experiments.answering import Answerer
 from divevlm.experiments.loading import machine
-from divevlm.experiments.runner import Run, bar, keeps, names
+from divevlm.experiments.runner import Run, bar, keeps, names, usual_inputs
+from divevlm.experiments.tasks import is_embedded
 from divevlm.experiments.timing import ENERGY, RUNTIME, energy, runtime
 
 DRAWN = ("feedback", "redundancy")  # as a picture, too
@@ -35,6 +36,7 @@ def analysis(name: str, out: Path, options: Any) -> tuple[dict[str, Any], Table]
         options.split,
         mode="forced",
         include=options.include,
+        inputs=usual_inputs(options.model) if any(not is_embedded(task) for task in wanted) else "chat",
     )
     if name in ("runtime", "energy"):
         return _measured(name, run, options.new_tokens or 32, budgets[0] if budgets else 64)

@@ -15,7 +15,7 @@ from divevlm.experiments.analyses import ANALYSES, analyze
 from divevlm.experiments.answering import Answerer
 from divevlm.experiments.limits import Limits
 from divevlm.experiments.loading import machine
-from divevlm.experiments.measured import THROUGHPUT, Measured, full_scores, number
+from divevlm.experiments.measured import THROUGHPUT, Measured, full_scores, number, reasons
 from divevlm.experiments.recipe import VANILLA, Recipe, benchmarks, recipe
 from divevlm.experiments.runner import Inputs, Run, bar, evaluate
 from divevlm.experiments.settings import Setting
@@ -174,11 +174,14 @@ def _feedback(of: Recipe, order: Order) -> tuple[dict[str, Any], Table]:
             of.settings["new_tokens"],
             tick,
         )
-    label = "right, %"
+    label, missing = "right, %", []
     if order.full:  # the paper's scale: answers generated and scored as a benchmark
-        label, asked = "MME", replace(first, mode="generate", out=order.out / "mme")
-        scored = {row["method"]: row for row in full_scores(evaluate(asked, alike.loaded), of)}
-        gains = [row | {"accuracy": scored[row["method"]]["scores"]["MME"]} for row in gains]
+        asked = replace(first, mode="generate", out=order.out / "mme")
+        scored = full_scores(evaluate(asked, alike.loaded), of)
+        missing = reasons(scored)
+        if scored and not missing:  # the first process alone has scores
+            label, points = "MME", {row["method"]: row["scores"]["MME"] for row in scored}
+            gains = [row | {"accuracy": points[row["method"]]} for row in gains]
     files = figures.feedback(first, gains, alike.records, order.out, "figure4a", label)
     files += figures.redundancy(run, alike.records, order.out, "figure4b")
     by_updates = {figures.updates(row["method"]): row for row in gains}
@@ -196,6 +199,7 @@ def _feedback(of: Recipe, order: Order) -> tuple[dict[str, Any], Table]:
             cells.append(number(row[name], digits))
         lines.append([str(row["updates"]), *cells])
     result = {**alike, "feedback": gains, "runtime": cost, "printed": printed, "files": files}
+    result["missing"] = missing
     return result, (head, lines)
 
 

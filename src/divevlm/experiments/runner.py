@@ -22,9 +22,11 @@ from divevlm.experiments.journal import Journal, Record
 from divevlm.experiments.lmms_scores import cells
 from divevlm.experiments.loading import Loaded, config_of, family_name, load, machine, rank
 from divevlm.experiments.memory import cards, told
+from divevlm.experiments.recipe import benchmarks
 from divevlm.experiments.settings import Setting, check_budgets, grid
 from divevlm.experiments.sweep import Mode, shard, sweep
 from divevlm.experiments.tasks import ALL, Item, expand, is_embedded, items
+from divevlm.methods import parse
 from divevlm.tiny.splits import SIZES
 
 Inputs = Literal["stock", "chat", "template"]
@@ -112,11 +114,19 @@ class Run:
         require(self.batch >= 1, "batch-size", self.batch, "at least 1")
         for limit in (self.limit, *dict(self.limits).values()):
             require(limit is None or limit >= 1, "limit", limit, "at least 1")
+        known = {*self.benchmarks, *(entry["task"] for entry in benchmarks().values())}
+        strange = [name for name, _ in self.limits if name not in known]
+        require(
+            not strange, "limit", ",".join(strange), f"of tasks that are asked ({', '.join(self.benchmarks) or 'none'})"
+        )
         check_budgets(self.settings, config_of(self.model))
         if self.benchmarks:
             family = family_name(self.model)
             if self.inputs == "stock":
                 stock.check(family)
+            reads = any(parse(name)[0] == "mmtok" for name in self.methods)
+            alone = self.batch == 1 or not self.pad or not reads
+            require(alone, "batch-size", self.batch, "1 for mmtok with padded pictures, which it looks for bars in")
             require(
                 not self.pad or family == "llava",
                 "pad",
@@ -158,15 +168,14 @@ def evaluate(run: Run, loaded: Loaded | None = None) -> Result:
     join(world)
     torch.manual_seed(run.seed)
     with run.journal(number) as journal:
-        wanted, asks = run.settings, run.mode == "generate" and bool(run.benchmarks)
-        suite = None  # wrong values are told before a model is loaded
-        if asks:
+        wanted, suite = run.settings, None  # wrong values are told before a model is loaded
+        if run.benchmarks:
             from divevlm.experiments import lmms
 
             lmms.check(run)
         run.check()
         questions = run.items()
-        if asks:
+        if run.benchmarks and run.mode == "generate":
             suite = lmms.suite(run)
         if run.engine == "ray":
             from divevlm.experiments.on_ray import ray_sweep

@@ -128,4 +128,5 @@ def padded(picture: Any, mean: Sequence[float]) -> Any:
     side = max(width, height)
     square = Image.new("RGB", (side, side), tuple(int(255 * value) for value in mean))
     square.paste(picture, ((side - width) // 2, (side - height) // 2))
+    square.info["bars"] = (side - height) / 2 / side, (side - width) / 2 / side  # above and below, left and right
     return square

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -13,7 +13,7 @@ from divevlm.core.rule import require
 from divevlm.core.selection import Selection
 from divevlm.core.top import unit
 from divevlm.methods.base import Needs, Signals
-from divevlm.methods.views import PerView
+from divevlm.methods.views import PerView, part
 from divevlm.methods.words import content_rows, word_ids
 
 
@@ -28,8 +28,8 @@ class MMTok(PerView):
     temperature         of similarities between tokens, text_temperature: to words (None: 0.02, or 0.01 where the family
                         pools rows behind its tower, as the authors set it for Qwen)
 
-    Patches in the padding of a letterboxed image take part (the authors leave them out on LLaVA-1.5; llava-hf's own processor
-    crops and has none).
+    padding             shares of an image's side that are bars above (and below) and to the left (and right) of the picture:
+                        patches that lie wholly in them take no part, as the authors have it on LLaVA-1.5
     """
 
     norm: Literal["final", "next", "none"] = "none"
@@ -38,6 +38,7 @@ class MMTok(PerView):
     alpha: float = 0.5
     temperature: float = 0.2
     text_temperature: float | None = None
+    padding: tuple[float, float] = (0.0, 0.0)
 
     name = "mmtok"
     needs = Needs(embeds=True, vision=("features",))
@@ -54,6 +55,8 @@ class MMTok(PerView):
         require(self.temperature > 0, "temperature", self.temperature, "a positive number")
         positive = self.text_temperature is None or self.text_temperature > 0
         require(positive, "text_temperature", self.text_temperature, "a positive number")
+        bars = len(self.padding) == 2 and all(0 <= share < 0.5 for share in self.padding)
+        require(bars, "padding", self.padding, "two shares from 0 to below 0.5")
         alone = self.embeddings is not None and self.tokenizer is None
         require(not alone, "embeddings", type(self.embeddings).__name__, "given with a tokenizer")
 
@@ -65,6 +68,23 @@ class MMTok(PerView):
         return table[word_ids(signals, self.tokenizer).to(table.device)].to(signals.visual.device)
 
     def choose_view(self, signals: Signals, keep: int) -> Selection:
+        inside = self._inside(signals)
+        if len(inside) < len(signals.visual) and len(inside) >= keep:
+            found = self._covering(part(signals, inside), keep)
+            return replace(found, order=inside[found.order])
+        return self._covering(signals, keep)
+
+    def _inside(self, signals: Signals) -> Tensor:
+        """[r] tokens that show something of the picture."""
+        rows, columns = signals.cells[:, 1], signals.cells[:, 2]
+        shown = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+        for of, share in zip((rows, columns), self.padding, strict=True):
+            side = int(of.max()) + 1
+            bar = int(share * side + 1e-9)
+            shown &= (of >= bar) & (of < side - bar)
+        return shown.nonzero()[:, 0].to(signals.visual.device)
+
+    def _covering(self, signals: Signals, keep: int) -> Selection:
         features = unit(self.tower(signals, "features"))
         words = self._words(signals)
         pools = signals.vision is not None and signals.vision.project is None

@@ -270,7 +270,7 @@ def test_messages_are_made_batch_by_batch_and_only_of_what_is_not_done(micro, tm
     """Pictures in them would fill the memory."""
     journal = Journal(tmp_path, {})
     journal.add([{"method": "dive", "keep": 6, "task": "see", "sample": "0", "prediction": "known"}])
-    answerer = SimpleNamespace(model=SimpleNamespace(device="cpu"))
+    answerer = SimpleNamespace(model=SimpleNamespace(device="cpu"), processor=None, family="llava")
     lm = Chat.around(answerer, Setting("dive", 6), 2, journal)
     lm.task_dict = {"see": {"test": range(6)}}
     made, before = [], []
@@ -288,6 +288,15 @@ def test_messages_are_made_batch_by_batch_and_only_of_what_is_not_done(micro, tm
     assert lm.generate_until(asked) == ["known", "1", "2", "3", "4", "5"]
     assert made == [1, 2, 3, 4, 5]
     assert before == [2, 4, 5]
+
+
+def test_answers_that_other_processes_have_not_given_yet_are_missed(tmp_path):
+    """Plain RANK and WORLD_SIZE: nobody waits for the others."""
+    lm = Chat.around(None, Setting("dive", 6), 2, Journal(tmp_path, {}))
+    with pytest.raises(
+        ValueError, match="answers must be all there: run once more when every process is done; missing, got 3"
+    ):
+        lm.generate_until(list(requests(Chat, [[] for _ in range(3)])))
 
 
 @pytest.fixture(scope="module", params=["mp4", "mkv"])
