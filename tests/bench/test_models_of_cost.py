@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from divevlm.bench import cost, precision
+from divevlm.bench import cost
 from divevlm.bench.selection import Shape
+from divevlm.experiments import precision
 from divevlm.tiny import available
 
 DOCS = Path(__file__).parents[2] / "docs" / "selection-on-a-gpu.md"
@@ -26,7 +27,7 @@ def test_a_loop_costs_more_for_more_picks_and_fewer_launches_cost_less():
 
 @pytest.mark.skipif("llava" not in available(), reason="the embedded model is not in this copy")
 def test_picks_of_rounded_states_are_compared_with_those_of_float64():
-    rows = {row["states"]: row for row in precision.measure(4, 16)}
+    rows = {row["states"]: row for row in precision.measure("llava", 8, 16)}
     assert list(rows) == list(precision.DTYPES)
     assert {row["selections"] for row in rows.values()} == {rows["float64"]["selections"]} != {0}
     exact = rows["float64"]

@@ -54,7 +54,6 @@ class Entry:
         prefill = Prefill(
             layouts,
             present,
-            past,
             self._prompt(present, visual, past, told),
             _needed(present, visual, told, came),
             ids,

@@ -17,7 +17,6 @@ from divevlm.models.base import Layout
 class Prefill:
     layouts: Sequence[Layout]  # the visual tokens of each row
     present: Tensor  # [B, S] False for padding
-    past: Tensor | None  # [B, P] the same of what came before; None = nothing did
     prompt: Tensor  # [B, S] the text that a method listens to: no padding, no answers
     needed: Tensor  # [B, S] positions whose output is needed, whether they stay or not
     ids: Tensor | None = None  # [B, S]

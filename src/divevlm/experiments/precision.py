@@ -1,6 +1,6 @@
-"""How often the picks differ from float64's on hidden states of the embedded model, and what that does to its answers.
+"""How often the picks differ from float64's on hidden states of an embedded model, and what that does to its answers.
 
-python -m divevlm.bench.precision [QUESTIONS] [KEEP]
+python -m divevlm.experiments.precision [llava|qwen2vl] [QUESTIONS] [KEEP]
 """
 
 from __future__ import annotations
@@ -14,9 +14,14 @@ import torch
 
 from divevlm.core.select import select
 from divevlm.core.selection import Selection
+from divevlm.experiments.answering import Answerer
+from divevlm.experiments.loading import load
+from divevlm.experiments.tasks import items
 from divevlm.methods.base import Signals
 from divevlm.methods.dive import DIVE
+from divevlm.tiny.splits import SIZES
 
+BATCH = 16
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 
 
@@ -38,45 +43,37 @@ class At(DIVE):
         return found
 
 
-def measure(n: int = 200, keep: int = 64) -> list[dict[str, Any]]:
-    from divevlm.engine.once import Once
-    from divevlm.tiny.answers import answer, chunks, look
-    from divevlm.tiny.shipped import load
-    from divevlm.tiny.splits import questions
-
-    network, processor = load("llava")
+def measure(model: str = "llava", n: int = 200, keep: int | float = 64) -> list[dict[str, Any]]:
+    """n: questions, an eighth of each task; keep: tokens, or a share of them"""
+    answerer = Answerer(*load(model))
     methods = {dtype: At(keep=keep, dtype=dtype) for dtype in DTYPES}
-    answers: dict[str, list[Any]] = {dtype: [] for dtype in DTYPES}
-    once = Once(network)
-    for chunk in chunks(questions("validation", n), processor):
-        look(network, chunk)
-        once.forget()
+    rights: dict[str, list[float]] = {dtype: [] for dtype in DTYPES}
+    asked = items(["embedded"], max(1, n // 8), sizes=SIZES if model == "qwen2vl" else ())
+    for begin in range(0, len(asked), BATCH):
         for dtype, method in methods.items():
-            answers[dtype] += answer(network, chunk, method, once)
+            found = answerer.generate(asked[begin : begin + BATCH], method, new_tokens=4)
+            rights[dtype] += [one.score for one in found]
+    start = [set(exact) for _, exact in methods["float64"].pairs]
     rows = []
     for dtype, method in methods.items():
         kept = [(set(mine), set(exact)) for mine, exact in method.pairs]
-        start = [set(exact) for _, exact in methods["float64"].pairs]
+        moved = sum(len(mine - before) for (mine, _), before in zip(kept, start, strict=True))
+        turned = sum(one != other for one, other in zip(rights[dtype], rights["float64"], strict=True))
         rows.append(
             {
                 "states": dtype,
                 "selections": len(kept),
                 "other order": sum(mine != exact for mine, exact in method.pairs),
                 "other tokens": sum(mine != exact for mine, exact in kept),
-                "tokens differ by rounding the states": sum(
-                    len(mine - before) for (mine, _), before in zip(kept, start, strict=True)
-                )
-                / (keep * len(kept)),
-                "right": sum(one.right for one in answers[dtype]),
-                "answers that turn": sum(
-                    one.right != other.right for one, other in zip(answers[dtype], answers["float64"], strict=True)
-                ),
+                "tokens differ by rounding the states": moved / sum(len(mine) for mine, _ in kept),
+                "right": sum(rights[dtype]),
+                "answers that turn": turned,
             }
         )
     return rows
 
 
 if __name__ == "__main__":
-    given = [int(text) for text in sys.argv[1:]]
-    for line in measure(*given):
+    model, n, keep, *_ = [*sys.argv[1:], *("llava", "200", "64")[len(sys.argv) - 1 :]]
+    for line in measure(model, int(n), float(keep) if "." in keep else int(keep)):
         sys.stdout.write(f"{line}\n")
