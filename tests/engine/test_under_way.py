@@ -206,9 +206,10 @@ def test_nothing_of_a_call_stays_but_its_report(method):
     given = batch(entry, "mixed")
 
     def tensors():
+        found = [z for z in gc.get_objects() if issubclass(type(z), torch.Tensor)]
         return {
-            id(z) for z in gc.get_objects() if isinstance(z, torch.Tensor) and z.is_floating_point() and z.dim() > 1
-        }
+            id(z) for z in found if z.is_floating_point() and z.numel() > 16
+        }  # the scores of 4 kept tokens may stay
 
     with torch.no_grad(), divevlm.prune(entry.model, method, keep=4):
         entry.model.generate(**given, **GREEDY)

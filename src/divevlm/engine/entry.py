@@ -88,12 +88,14 @@ class Entry:
                 require(
                     not needs, "inputs_embeds", "embeddings", f"pixels for {name}, which looks into the vision tower"
                 )
-                return told_layouts(told.visual_mask, *size, came)
+                return told_layouts(told.visual_mask, *size, came, told.prompt_length is not None)
             allowed = "given under pruning, or visual_mask beside inputs_embeds: they tell where the visual tokens are"
             require(not (pixels or encoded), "input_ids", None, allowed)
             return None
-        require(told.visual_mask is None, "visual_mask", "a mask beside input_ids", "left out: input_ids tell the same")
         if encoded or pixels:
+            require(
+                told.visual_mask is None, "visual_mask", "a mask beside input_ids", "left out: input_ids tell the same"
+            )
             visuals = {kind: made.visuals for kind, made in encoded.items()}
             return self.family.layouts(self.model, ids, visuals)  # type: ignore[arg-type]
         if ids is not None and ids.shape[1] > 1:
@@ -139,7 +141,9 @@ class Entry:
         batch, length = text.shape
         if told.prompt_mask is not None:
             begin = 0 if past is None else past.shape[1]
-            return text & repeated("prompt_mask", told.prompt_mask, batch, length, begin).to(text.device).bool()
+            grows = told.prompt_length is not None
+            mask = repeated("prompt_mask", told.prompt_mask, batch, length, begin, grows)
+            return text & mask.to(text.device).bool()
         if told.labels is not None:
             asked = text & (told.labels == IGNORED).to(text.device)
             silent = text.any(dim=1) & ~asked.any(dim=1)

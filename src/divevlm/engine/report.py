@@ -149,7 +149,7 @@ def _light(decision: Decision) -> Decision:
     for choice in decision.choices:
         selection = choice.selection
         if selection is not None and selection.rows is not None:
-            selection = replace(selection, rows=replace(selection.rows, values=selection.rows.values[:0]))
+            selection = replace(selection, rows=replace(selection.rows, values=selection.rows.values[:0].clone()))
         choices.append(replace(choice, selection=selection))
     return replace(decision, edits=(), choices=choices)
 

@@ -63,9 +63,9 @@ def mask_of(name: str, mask: Any) -> Tensor | None:
     return tensor
 
 
-def told_layouts(mask: Tensor, batch: int, length: int, came: int) -> list[Layout]:
+def told_layouts(mask: Tensor, batch: int, length: int, came: int, grows: bool) -> list[Layout]:
     """Of embeddings whose visual tokens the caller names. No grid is known: an image is one row of tokens."""
-    mask = repeated("visual_mask", mask, batch, length, came).cpu()
+    mask = repeated("visual_mask", mask, batch, length, came, grows).cpu()
     layouts = []
     for row in mask:
         numbers = row.long()
@@ -79,14 +79,15 @@ def told_layouts(mask: Tensor, batch: int, length: int, came: int) -> list[Layou
     return layouts
 
 
-def repeated(name: str, mask: Tensor, batch: int, length: int, came: int) -> Tensor:
-    """A mask of the caller's for a pass: of its tokens, or also of those that came before; what is generated behind is False.
+def repeated(name: str, mask: Tensor, batch: int, length: int, came: int, grows: bool) -> Tensor:
+    """A mask of the caller's for a pass: of its tokens, or also of those that came before. -> [batch, length]
 
-    Rows may be repeated (beams). -> [batch, length]
+    Rows may be repeated (beams). grows: in generate(), where more tokens than the prompt's may come; those are False.
     """
     if came and mask.shape[1] > length:
         mask = mask[:, came:]
-    fits = 0 < mask.shape[1] <= length and len(mask) > 0 and batch % len(mask) == 0
+    long = mask.shape[1] == length or (grows and 0 < mask.shape[1] < length)
+    fits = long and len(mask) > 0 and batch % len(mask) == 0
     require(fits, name, tuple(mask.shape), f"of shape {(batch, length)}")
     return nn.functional.pad(mask, (0, length - mask.shape[1])).repeat_interleave(batch // len(mask), dim=0)
 
