@@ -12,8 +12,9 @@ from optimum.quanto import freeze, qint8, quantize
 
 import divevlm
 from divevlm.methods import METHODS
-from tests.engine.oracle import close, decoder_layers, dropped_positions, masked_logits
+from tests.engine.oracle import close, decoder_layers, dropped_positions
 from tests.engine.samples import batch
+from tests.engine.test_training import masked_loss
 from tests.zoo import FAMILIES, build
 
 pytestmark = [
@@ -185,13 +186,6 @@ def test_training_an_adapter_equals_the_masked_run():
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             torch.testing.assert_close(found[name], parameter.grad, atol=1e-5, rtol=1e-3)
-
-
-def masked_loss(model, given, labels, dropped, layer=2):
-    with torch.enable_grad():
-        logits = masked_logits.__wrapped__(model, given, dropped, layer)
-    flat = logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
-    return torch.nn.functional.cross_entropy(*flat, ignore_index=-100)
 
 
 def test_virtual_tokens_are_refused():
