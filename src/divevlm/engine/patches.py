@@ -35,8 +35,12 @@ class Hook:
         stack.callback(setattr, self, "run", _nothing)
         stack.callback(handle.remove)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __call__(self, *args: Any) -> Any:
+        return self._aside(*args) if torch.compiler.is_compiling() else self.run(*args)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _aside(self, *args: Any) -> Any:
+        """Outside of the code that is being compiled."""
         return self.run(*args)
 
     def __reduce__(self) -> Any:
