@@ -23,7 +23,7 @@ def briefly(self, generate, items, method, new_tokens=16, **options):
     return generate(self, items, method, min(2, new_tokens), **options)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def world(tmp_path_factory):
     """A working folder in which the paper's ids are folders, and data sets that come from nowhere."""
     home = tmp_path_factory.mktemp("full-scale")
