@@ -51,14 +51,8 @@ class PrunedLayer(CacheLayerMixin):  # type: ignore[misc]
     def __init__(
         self, held: Any, block: int, pruner: Pruner, columns: Columns | None, shown: Tensor | None, length: int
     ) -> None:
-        self.held, self.block, self.pruner, self.columns, self.shown, self.length = (
-            held,
-            block,
-            pruner,
-            columns,
-            shown,
-            length,
-        )
+        self.held, self.block, self.pruner, self.length = held, block, pruner, length
+        self.columns, self.shown = columns, shown
         self.tail = 0
         self.free = False  # it was emptied: nothing pruned is in it any more
         self.coming: Coming | None = None  # what the pass under way is about to add

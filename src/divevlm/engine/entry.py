@@ -99,9 +99,8 @@ class Entry:
             visuals = {kind: made.visuals for kind, made in encoded.items()}
             return self.family.layouts(self.model, ids, visuals)  # type: ignore[arg-type]
         if ids is not None and ids.shape[1] > 1:
-            end = (
-                None if told.prompt_length is None else max(0, told.prompt_length - came)
-            )  # candidates may be anything
+            # candidates of prompt lookup may be anything
+            end = None if told.prompt_length is None else max(0, told.prompt_length - came)
             strays = [kind for kind, token in kinds.items() if bool((ids[:, :end] == token).any())]
             what = f"visual tokens without their {' and '.join(strays)}"
             require(not strays, "input_ids", what, "given with the pixels")

@@ -128,10 +128,8 @@ class Hooks:
         found = self.entry.read(outer, given, local.told[-1] if local.told else local.generating[-1])
         if found is None:
             return None
-        deep = None
-        if (
-            given.get("deepstack_visual_embeds") is not None
-        ):  # taken over: the model would add them to the full sequence
+        deep = None  # taken over: the model would add them to the full sequence
+        if given.get("deepstack_visual_embeds") is not None:
             deep = Deepstack(kwargs.pop("visual_pos_masks"), kwargs.pop("deepstack_visual_embeds"))
         local.passes[-1] = Pass(self.setup, *found, deep)
         return args, kwargs
