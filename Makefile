@@ -67,8 +67,8 @@ seeds: $(SETUP)
 	$(HEADLINE) --keep 64,32,16 --out results/accuracy/seed0.json
 	$(HEADLINE) --keep 64,16 --n 400 --split shift --out results/accuracy/seed0-shift.json
 	for seed in $(SEEDS); do \
-		$(BIN)/python -m divevlm.tiny.training.llava --seed $$seed --folder runs/llava-$$seed $(SHORTER) \
-		&& $(BIN)/python -m divevlm.tiny.training.export --folder runs/llava-$$seed --to runs/seed$$seed \
+		$(BIN)/python -m training.llava --seed $$seed --folder runs/llava-$$seed $(SHORTER) \
+		&& $(BIN)/python -m training.export --folder runs/llava-$$seed --to runs/seed$$seed \
 		&& $(HEADLINE) --model runs/seed$$seed --keep 64,32,16 --out results/accuracy/seed$$seed.json \
 		&& $(HEADLINE) --model runs/seed$$seed --keep 64,16 --n 400 --split shift --out results/accuracy/seed$$seed-shift.json \
 		|| exit 1; \
@@ -76,17 +76,17 @@ seeds: $(SETUP)
 	$(BIN)/divevlm bench compare results/accuracy/seed[0-9].json --out results/accuracy/seeds.json --plot results/accuracy/seeds.png
 	$(BIN)/divevlm bench compare results/accuracy/seed[0-9]-shift.json --out results/accuracy/seeds-shift.json
 
-$(EVAL)/.ready: pyproject.toml constraints-eval.txt
+$(EVAL)/.ready: pyproject.toml tiny/pyproject.toml constraints-eval.txt
 	$(PYTHON) -m venv $(EVAL)
-	$(EVAL)/bin/python $(INSTALL) --constraint constraints-eval.txt --editable '.[eval,ray,plot]' 'pytest>=8' decord
+	$(EVAL)/bin/python $(INSTALL) --constraint constraints-eval.txt --editable ./tiny --editable '.[eval,ray,plot]' 'pytest>=8' decord
 	touch $@
 
-%/.ready: pyproject.toml constraints.txt constraints-oldest.txt
+%/.ready: pyproject.toml tiny/pyproject.toml constraints.txt constraints-oldest.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "divevlm needs Python 3.11 or later: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $*
-	$*/bin/python $(INSTALL) --constraint $(if $(filter $(OLDEST),$*),constraints-oldest.txt,constraints.txt) --editable '.[dev,cli,fast,triton,plot,video]'
+	$*/bin/python $(INSTALL) --constraint $(if $(filter $(OLDEST),$*),constraints-oldest.txt,constraints.txt) --editable ./tiny --editable '.[dev,cli,fast,triton,plot,video]'
 	touch $@
 
 clean:
 	rm -rf .venv $(OLDEST) $(EVAL) dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tiny training tests -name __pycache__ -type d -prune -exec rm -rf {} +

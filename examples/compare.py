@@ -1,6 +1,7 @@
 """Several methods on one question: answers, memory, time."""
 
-from divevlm import tiny
+import divevlm_tiny as tiny
+
 from divevlm.methods import method_of
 from divevlm.viz import ask
 

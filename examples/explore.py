@@ -3,7 +3,8 @@
 import sys
 from pathlib import Path
 
-from divevlm import tiny
+import divevlm_tiny as tiny
+
 from divevlm.viz import ask, page, settings
 
 file = Path(sys.argv[1] if len(sys.argv) > 1 else "page.html")

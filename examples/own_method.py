@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
-from divevlm import prune, tiny
+import divevlm_tiny as tiny
+
+from divevlm import prune
 from divevlm.core.selection import Selection
 from divevlm.methods import METHODS
 from divevlm.methods.base import Signals

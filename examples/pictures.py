@@ -7,7 +7,8 @@ if there are fewer among the first 240); they show a difference, they don't meas
 import sys
 from pathlib import Path
 
-from divevlm import tiny
+import divevlm_tiny as tiny
+
 from divevlm.methods import method_of
 from divevlm.viz import ask, evolution, gallery, masks, rendered
 

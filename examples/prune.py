@@ -1,7 +1,8 @@
 """Prune a model for the length of a `with` block. Here the embedded one; any supported transformers model works the same."""
 
+import divevlm_tiny as tiny
+
 import divevlm
-from divevlm import tiny
 
 model, processor = tiny.load("llava")
 sample = tiny.questions("validation", 1)[0]

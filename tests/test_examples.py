@@ -4,9 +4,9 @@ import runpy
 import sys
 from pathlib import Path
 
+import divevlm_tiny as tiny
 import pytest
 
-from divevlm import tiny
 from divevlm.methods import METHODS
 from tests.zoo import build
 
@@ -26,7 +26,7 @@ def a_model(monkeypatch):
     """Where the trained weights are not in the checkout, a random model of the same shape stands in."""
     if "llava" not in tiny.available():
         entry = build("llava_576")
-        monkeypatch.setattr("divevlm.tiny.shipped.load", lambda name: (entry.model, entry.processor))
+        monkeypatch.setattr("divevlm_tiny.shipped.load", lambda name: (entry.model, entry.processor))
     monkeypatch.setattr(METHODS, "_entries", dict(METHODS._entries))
 
 

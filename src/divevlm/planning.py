@@ -7,8 +7,8 @@ from itertools import groupby
 from typing import Any, Literal
 
 from divevlm.budget import Budget
+from divevlm.checks import require
 from divevlm.core.ladder import counts, single_cut
-from divevlm.core.rule import require
 from divevlm.methods import METHODS, Method, method_of
 
 Match = Literal["final", "layer-mean"]

@@ -3,9 +3,9 @@
 import json
 
 import pytest
+from divevlm_tiny import available
 
 from divevlm.cli import main
-from divevlm.tiny import available
 
 SMALL = ["bench", "accuracy", "--keep", "16", "--n", "4"]
 needs_model = pytest.mark.skipif("llava" not in available(), reason="the embedded model is not in this copy")
@@ -104,7 +104,7 @@ def test_a_plot_that_cannot_be_is_told_before_the_work(capsys, monkeypatch, file
 
 def test_a_plot_without_matplotlib_is_told_before_the_work(capsys, monkeypatch):
     monkeypatch.setattr(KINDS["accuracy"], lambda *_, **__: pytest.fail("the work began"))
-    monkeypatch.setattr("divevlm.cli.output.find_spec", lambda name: None)
+    monkeypatch.setattr("divevlm.files.find_spec", lambda name: None)
     code, _, err = run(capsys, *SMALL, "--plot", "a.png")
     assert (code, err) == (2, "divevlm: --plot needs matplotlib (pip install 'divevlm[plot]'), got 'a.png'\n")
 

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
+from divevlm_tiny import available
 
 from divevlm.bench import cost
 from divevlm.bench.selection import Shape
-from divevlm.experiments import precision
-from divevlm.tiny import available
+from training import precision
 
 DOCS = Path(__file__).parents[2] / "docs" / "selection-on-a-gpu.md"
 

@@ -3,9 +3,9 @@
 import json
 
 import pytest
+from divevlm_tiny import available
 
 from divevlm.cli import main
-from divevlm.tiny import available
 from tests.zoo import build
 
 
@@ -47,7 +47,7 @@ def test_demo_tells_a_story(capsys, any_model, tmp_path):
 
 
 def test_without_the_model_it_is_one_line(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr("divevlm.tiny.shipped.MODELS", tmp_path)
+    monkeypatch.setattr("divevlm_tiny.shipped.MODELS", tmp_path)
     code, out, err = run(capsys, "demo", "-o", str(tmp_path / "page.html"))
     assert (code, out) == (2, "")
     assert (

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from divevlm.cli.output import check_target, progress, table, write
+from divevlm.files import check_target, write
+from divevlm.terminal import progress, table
 
 
 def test_what_is_no_file_is_never_replaced(tmp_path):
@@ -55,7 +56,7 @@ def test_tables_are_rich_on_a_terminal_only(monkeypatch):
     assert plain == "a    b\n---  -\none  2"
     monkeypatch.setattr(sys, "stdout", Terminal())
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr("divevlm.cli.output.find_spec", lambda name: None)  # no rich
+    monkeypatch.setattr("divevlm.terminal.find_spec", lambda name: None)  # no rich
     assert table(["a", "b"], [["one", "2"]]) == plain
     monkeypatch.setattr(sys, "stderr", Terminal())
     with progress("work") as tick:

@@ -118,7 +118,7 @@ def test_doctor_knows_every_extra():
 def embedded(model, tmp_path, monkeypatch):
     """A random model in place of the trained one."""
     (tmp_path / "llava").symlink_to(model)
-    monkeypatch.setattr("divevlm.tiny.shipped.MODELS", tmp_path)
+    monkeypatch.setattr("divevlm_tiny.shipped.MODELS", tmp_path)
 
 
 @pytest.mark.usefixtures("embedded")
@@ -207,7 +207,7 @@ def test_a_broken_model_is_one_line(capsys, model, photo, tmp_path, file, conten
 
 
 def test_a_picture_that_cannot_be_drawn_is_told_before_the_work(capsys, monkeypatch, photo):
-    monkeypatch.setattr("divevlm.cli.output.find_spec", lambda name: None)
+    monkeypatch.setattr("divevlm.files.find_spec", lambda name: None)
     monkeypatch.setattr("divevlm.cli.loading.load_model", lambda options: pytest.fail("the work began"))
     code, _, err = run(capsys, "run", photo, "What?", "--png", "kept.png")
     assert code == 2
@@ -223,7 +223,7 @@ def test_a_page_shows_scores_beyond_all_numbers(capsys, model, photo, tmp_path):
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (ModuleNotFoundError("No module named 'PIL'", name="PIL"), "this needs pillow; `divevlm doctor` tells"),
+        (ModuleNotFoundError("No module named 'PIL'", name="PIL"), "this needs PIL: pip install 'divevlm[cli]'"),
         (torch.OutOfMemoryError("out of memory\nand more"), "out of memory and more"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from divevlm_tiny.splits import CLIP_SIZES
 
 from divevlm import prune
 from divevlm.core.metrics import redundancy
@@ -11,7 +12,6 @@ from divevlm.experiments.tasks import f1, items, right
 from divevlm.experiments.watched import watched
 from divevlm.methods import METHODS, method_of, parse
 from divevlm.methods.base import Signals
-from divevlm.tiny.splits import CLIP_SIZES
 
 SETTINGS = [
     Setting("vanilla", 0),

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from divevlm_tiny import build
 from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig
 
 from divevlm.experiments.memory import GB, estimate, told
-from divevlm.tiny import build
 
 
 def llava(width=4096, layers=32, mlp=11008, heads=32):

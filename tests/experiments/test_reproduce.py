@@ -169,7 +169,7 @@ def test_figures_at_full_scale_need_lmms_eval(capsys, tmp_path, name):
 
 
 def test_an_embedded_model_that_is_not_shipped_is_told(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr("divevlm.tiny.available", lambda: ["llava"], raising=False)
+    monkeypatch.setattr("divevlm_tiny.available", lambda: ["llava"], raising=False)
     assert main(["reproduce", "table3", "--out", str(tmp_path)]) == 2
     assert (
         "model must be given with --model where it is not shipped (shipped: llava), got 'qwen2vl'"

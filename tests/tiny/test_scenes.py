@@ -6,11 +6,10 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-
-from divevlm.tiny.ask import MIDDLE
-from divevlm.tiny.scene import GAP, GRID, PATCH, SIDE, scene
-from divevlm.tiny.splits import PER_SCENE, SPAN, SPLITS, first_seed, questions
-from divevlm.tiny.words import COLORS, SHAPES, SIGN, TASKS, UNSEEN, vocabulary
+from divevlm_tiny.ask import MIDDLE
+from divevlm_tiny.scene import GAP, GRID, PATCH, SIDE, scene
+from divevlm_tiny.splits import PER_SCENE, SPAN, SPLITS, first_seed, questions
+from divevlm_tiny.words import COLORS, SHAPES, SIGN, TASKS, UNSEEN, vocabulary
 
 
 def digest(samples) -> str:

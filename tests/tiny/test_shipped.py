@@ -5,18 +5,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from divevlm_tiny import build, build_qwen, load, questions
+from divevlm_tiny.shipped import MODELS, save
 from transformers import AutoModelForImageTextToText, AutoProcessor, pipeline
 
 from divevlm import prune
 from divevlm.bench.accuracy_table import tables
 from divevlm.cli import main
+from divevlm.experiments.tiny_answers import answer, chunks, look, prompt, vanilla
 from divevlm.methods import method_of
-from divevlm.tiny import build, build_qwen, load, questions
-from divevlm.tiny.answers import answer, chunks, look, prompt, vanilla
-from divevlm.tiny.shipped import MODELS, save
-from divevlm.tiny.training.export import unpack
-from divevlm.tiny.training.hints import Heads
-from divevlm.tiny.training.loop import restore
+from training.export import unpack
+from training.hints import Heads
+from training.loop import restore
 
 FLOOR = 0.5  # of 48 validation questions; far above blind guessing, well below what the model card states
 

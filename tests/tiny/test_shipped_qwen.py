@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from divevlm_tiny import load
+from divevlm_tiny.shipped import MODELS
+from divevlm_tiny.splits import SIZES
 from transformers import AutoModelForImageTextToText
 
 from divevlm.experiments.answering import Answerer
 from divevlm.experiments.tasks import CLIP_TASKS, TASKS, items, right
 from divevlm.methods import method_of
-from divevlm.tiny import load
-from divevlm.tiny.shipped import MODELS
-from divevlm.tiny.splits import SIZES
-from divevlm.tiny.training.export import unpack
-from divevlm.tiny.training.loop import restore
-from divevlm.tiny.training.qwen_forward import QwenHeads
+from training.export import unpack
+from training.loop import restore
+from training.qwen_forward import QwenHeads
 
 FLOOR = 0.5  # far above blind guessing, well below what the model card states
 

@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from divevlm_tiny.splits import Sample, questions
+from divevlm_tiny.words import TASKS
 
 from divevlm.bench.timing import machine
 from divevlm.core.metrics import redundancy, relative_average
 from divevlm.engine.once import Once
+from divevlm.experiments.tiny_answers import Answer, answer, blind, chunks, look, vanilla
 from divevlm.methods import METHODS, Method, method_of, parse
-from divevlm.tiny.answers import Answer, answer, blind, chunks, look, vanilla
-from divevlm.tiny.splits import Sample, questions
-from divevlm.tiny.words import TASKS
 
 ALWAYS = ("random", "grid")
 
@@ -41,7 +41,7 @@ def measure(
     tick: Callable[..., object] = lambda text, share=None: None,
 ) -> dict[str, Any]:
     """Accuracy by task, likelihood, hit rate, redundancy and cost of each setting; vanilla and blind stand first."""
-    from divevlm.tiny.shipped import load
+    from divevlm_tiny.shipped import load
 
     network, processor = load(model)
     if network.config.model_type != "llava":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from divevlm.cli.output import table
+from divevlm.terminal import table
 
 
 def tables(result: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean, pstdev, stdev
 from typing import Any
 
-from divevlm.cli.output import table
+from divevlm.terminal import table
 
 
 def read(paths: Sequence[Path]) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from divevlm import __version__
-from divevlm.cli.errors import one_line
+from divevlm.terminal import one_line
 
 COMMANDS = (
     "demo",

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from divevlm.cli.output import table
+from divevlm.terminal import table
 
 WHAT = {
     "feedback": "gold-answer likelihood by number of updates",

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from divevlm.cli.errors import at_least, counts
-from divevlm.cli.output import check_picture, check_target, progress, table, write
+from divevlm.checks import at_least, counts
+from divevlm.files import check_picture, check_target, write
+from divevlm.terminal import progress, table
 
 
 def add(commands: Any) -> None:

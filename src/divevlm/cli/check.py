@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from divevlm.cli.loading import DTYPES, keep
-from divevlm.cli.output import progress, table, write
+from divevlm.files import write
+from divevlm.terminal import progress, table
 
 EPILOG = """examples:
   divevlm check llava-hf/llava-1.5-7b-hf --keep 64
@@ -54,7 +55,7 @@ def add(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from divevlm.cli.errors import at_least
+    from divevlm.checks import at_least
     from divevlm.cli.loading import check_device, quiet
     from divevlm.experiments.checking import Subject, findings
     from divevlm.experiments.loading import default_device, load, machine

@@ -8,7 +8,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from divevlm.cli.output import check_target, progress, write
+from divevlm.files import check_target, write
+from divevlm.terminal import progress
 
 SETTINGS = (("all", "vanilla", 576), ("DIVE 64", "dive", 64), ("frozen 64", "dive-no-update", 64),
             ("random 64", "random", 64), ("DIVE 16", "dive", 16), ("frozen 16", "dive-no-update", 16),
@@ -64,7 +65,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def samples(n: int) -> list[Any]:
-    from divevlm.tiny import questions
+    from divevlm_tiny import questions
 
     return questions("validation", n)
 

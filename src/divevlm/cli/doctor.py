@@ -8,14 +8,14 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from divevlm.cli.output import progress, table
+from divevlm.terminal import progress, table
 
 PARTS = {  # extra -> what it is made of, what it is for
     "(core)": (("torch", "transformers"), "pruning, selection, plans"),
     "fast": (("numba",), "a faster selection loop on CPUs"),
     "triton": (("triton",), "the selection loop in one launch on GPUs"),
     "cli": (("pillow", "rich"), "run, explore and demo; tables and progress on a terminal"),
-    "tiny": (("numpy", "pillow"), "the embedded model's questions: demo, bench accuracy, eval, analyze"),
+    "demo": (("divevlm-tiny", "rich"), "the embedded models and their questions: demo, bench accuracy, eval, analyze"),
     "plot": (("matplotlib", "pillow"), "pictures: run --png, bench accuracy --plot"),
     "video": (("av",), "videos in run and explore"),
     "eval": (("lmms-eval", "pillow"), "benchmarks: eval --tasks, reproduce --scale full"),
@@ -77,7 +77,7 @@ def extras() -> list[dict[str, Any]]:
 
 
 def embedded() -> list[str]:
-    from divevlm.tiny import available
+    from divevlm_tiny import available
 
     return available()
 

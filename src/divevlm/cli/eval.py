@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from divevlm.cli.output import table
+from divevlm.terminal import table
 
 EPILOG = """examples:
   divevlm eval --method dive,fastv --keep 128,64 --out runs/first                  the embedded model and its tasks

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from divevlm.cli.loading import add_model_options, ask_all, keep, media_and_question
-from divevlm.cli.output import check_target, write
+from divevlm.files import check_target, write
 
 EXAMPLES = """examples:
   divevlm explore photo.jpg "What is on the table?" --model llava-hf/llava-1.5-7b-hf -o page.html

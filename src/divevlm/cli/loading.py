@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from divevlm.cli.output import progress
+from divevlm.terminal import progress
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
@@ -64,7 +64,7 @@ def check_device(device: str) -> None:
 
 def embedded() -> tuple[Any, Any]:
     """The model inside the package, and its processor."""
-    from divevlm.tiny import load
+    from divevlm_tiny import load
 
     embedded_folder()
     quiet()
@@ -72,7 +72,7 @@ def embedded() -> tuple[Any, Any]:
 
 
 def embedded_folder() -> Path:
-    from divevlm.tiny import shipped
+    from divevlm_tiny import shipped
 
     if "llava" not in shipped.available():
         raise ValueError("the embedded model is not in this copy of divevlm (run and explore take --model PATH_OR_ID)")

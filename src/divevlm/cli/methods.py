@@ -7,7 +7,7 @@ import json
 from dataclasses import fields
 from typing import Any
 
-from divevlm.cli.output import table
+from divevlm.terminal import table
 
 HEAD = ("method", "paper", "chooses", "reads the prompt", "merges", "cost of choosing", "families")
 

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from divevlm.cli.output import table
+from divevlm.terminal import table
 
 SHOWS = {  # family -> what its visual tokens are, and whether it takes videos
     "idefics3": ("tiles among text", ""),

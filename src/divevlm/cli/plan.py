@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from divevlm.cli.output import table
+from divevlm.terminal import table
 
 
 def add(commands: Any) -> None:

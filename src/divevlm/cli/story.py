@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from divevlm.cli.output import table
+from divevlm.terminal import table
 
 GRID, PATCH = 24, 14
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from divevlm.budget import Budget
-from divevlm.core.rule import require
+from divevlm.checks import require
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 

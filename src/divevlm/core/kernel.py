@@ -167,9 +167,12 @@ def interpreted() -> bool:
     return not isinstance(_loop, triton.runtime.JITFunction)
 
 
-def kernel_picks(problem: Problem, way: Literal["gram", "picked"], one: int = ONE, share: int = SHARE) -> Picks:
-    """All picks. one: tokens up to which one program takes a sample; share: tokens of a program beyond that."""
-    arguments, options = prepared(problem, way, one, share)
+def kernel_picks(
+    problem: Problem, way: Literal["gram", "picked"], one: int = ONE, share: int = SHARE, tile: int | None = None
+) -> Picks:
+    """All picks. one: tokens up to which one program takes a sample; share: tokens of a program beyond that;
+    tile: rows at a time (None: so many that a program's numbers fit into its registers)."""
+    arguments, options = prepared(problem, way, one, share, tile)
     b, n, keep = len(problem.x), problem.x.shape[1], problem.keep
     if n > one:
         for t in range(keep):
@@ -183,7 +186,9 @@ def kernel_picks(problem: Problem, way: Literal["gram", "picked"], one: int = ON
     return Picks(arguments["order"], scores, left)
 
 
-def prepared(problem: Problem, way: str, one: int, share: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def prepared(
+    problem: Problem, way: str, one: int, share: int, tile: int | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Arguments and options of the launches."""
     rule, keep, e = problem.rule, problem.keep, problem.energy
     b, n, d = problem.x.shape
@@ -214,7 +219,7 @@ def prepared(problem: Problem, way: str, one: int, share: int) -> tuple[dict[str
         "n": n, "m": texts, "d": d, "keep": keep, "batch": b,
         "lam": float(rule.lam), "eta": float(rule.eta), "tie": problem.tie, "floor": problem.floor,
     }  # fmt: skip
-    tile = 16 if n > one else 8  # rows at a time, so that a program's numbers fit into its registers
+    tile = tile or (16 if n > one else 8)
     kind = ENERGY if not problem.logs else FUSED if rule.score == "fused" else PROMPT
     options = {
         "KIND": kind.value, "LAZY": way == "picked", "TWO_SIDED": rule.two_sided, "H": 0 if h == texts else h,

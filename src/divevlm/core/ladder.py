@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from divevlm.core.rule import require
+from divevlm.checks import require
 
 
 def counts(tokens: int, blocks: int, cuts: Sequence[int], stays: Sequence[int]) -> list[int]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from divevlm.core.rule import require
+from divevlm.checks import require
 
 
 def redundancy(x: Tensor, indices: Tensor) -> float:

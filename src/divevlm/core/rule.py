@@ -2,33 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
+
+from divevlm.checks import number, require, whole, yes_or_no
 
 EPS = 1e-6  # the paper's epsilon: clamped denominators, and the norm below which a residual counts as zero
 
 MOST = 1e30  # of lam: its products with an alignment stay within float32
-
-
-def require(ok: bool, name: str, value: object, allowed: str) -> None:
-    """Refuse a value in one line that names the parameter, what was given and what is allowed."""
-    if not ok:
-        raise ValueError(f"{name} must be {allowed}, got {value!r}")
-
-
-def _number(name: str, value: object, allowed: str, ok: Callable[[float], bool]) -> None:
-    numeric = isinstance(value, (int, float)) and not isinstance(value, bool)
-    require(numeric and ok(value), name, value, allowed)  # type: ignore[arg-type]
-
-
-def _count(name: str, value: object, least: int) -> None:
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    require(whole and value >= least, name, value, f"a whole number of at least {least}")  # type: ignore[operator]
-
-
-def yes_or_no(name: str, value: object) -> None:
-    require(isinstance(value, bool), name, value, "True or False")
 
 
 @dataclass(frozen=True)
@@ -53,11 +34,11 @@ class Rule:
     normalize: bool = True
 
     def __post_init__(self) -> None:
-        _number("lam", self.lam, f"a number from {-MOST:g} to {MOST:g}", lambda v: -MOST <= v <= MOST)
-        _number("eta", self.eta, "a number between 0 and 2, both excluded", lambda v: 0 < v < 2)
-        _count("top_h", self.top_h, 1)
+        number("lam", self.lam, f"a number from {-MOST:g} to {MOST:g}", lambda v: -MOST <= v <= MOST)
+        number("eta", self.eta, "a number between 0 and 2, both excluded", lambda v: 0 < v < 2)
+        whole("top_h", self.top_h, 1)
         if self.updates is not None:
-            _count("updates", self.updates, 0)
+            whole("updates", self.updates, 0)
         require(self.feedback in ("last", "all"), "feedback", self.feedback, "'last' or 'all'")
         require(self.score in ("fused", "prompt"), "score", self.score, "'fused' or 'prompt'")
         for name in ("two_sided", "normalize"):

@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 from divevlm.budget import Budget
+from divevlm.checks import require, yes_or_no
 from divevlm.core import checks
 from divevlm.core.columns import Way, cheaper
 from divevlm.core.eager import Eager
 from divevlm.core.gram import Picks, Problem, run
 from divevlm.core.graph import graph_picks
 from divevlm.core.products import fill_product, reduced, row_norms
-from divevlm.core.rule import EPS, Rule, require, yes_or_no
+from divevlm.core.rule import EPS, Rule
 from divevlm.core.selection import Selection, Selections
 
 Name = Literal["auto", "eager", "graph", "fused", "triton"]

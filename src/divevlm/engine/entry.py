@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from divevlm.core.rule import require
+from divevlm.checks import require
 from divevlm.engine.caches import is_pruned
 from divevlm.engine.features import Encoded, Features
 from divevlm.engine.prefill import Prefill

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask, flash_attention_mask, sdpa_mask
 
-from divevlm.core.rule import require
+from divevlm.checks import require
 
 Kind = Literal["eager", "sdpa", "flash"]
 KINDS: tuple[tuple[Any, Kind], ...] = ((eager_mask, "eager"), (sdpa_mask, "sdpa"), (flash_attention_mask, "flash"))

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import __version__
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from divevlm.core.rule import require
+from divevlm.checks import require
 from divevlm.engine.caches import Coming, become_pruned, glimpse, is_pruned
 from divevlm.engine.decide import Decision, decide
 from divevlm.engine.masks import Columns, mask_kind, stage_mask

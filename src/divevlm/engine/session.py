@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from torch import nn
 
-from divevlm.core.rule import require
+from divevlm.checks import require
 from divevlm.engine.hooks import Hooks
 from divevlm.engine.report import Report
 from divevlm.engine.setup import setup_of

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from divevlm.core.rule import require
+from divevlm.checks import require
 from divevlm.engine.caches import Pruner
 from divevlm.engine.masks import mask_kind
 from divevlm.methods.base import Method

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from divevlm.checks import require
 from divevlm.core.bipartite import match, merged
-from divevlm.core.rule import require
 from divevlm.engine.patches import Patch
 from divevlm.engine.vision import Encoding
 from divevlm.methods.base import Method, Vision

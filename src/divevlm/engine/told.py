@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from divevlm.core.rule import require
+from divevlm.checks import require
 from divevlm.models.base import Layout, View, Visual
 
 IGNORED = -100  # the label of tokens that are not learnt

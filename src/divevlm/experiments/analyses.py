@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from divevlm.checks import require
 from divevlm.core.metrics import relative_gold_likelihood
-from divevlm.core.rule import require
 from divevlm.experiments import results
 from divevlm.experiments.journal import Record
 from divevlm.experiments.recipe import recipe

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from divevlm.core.rule import require
+from divevlm.checks import require
 from divevlm.engine import prune
 from divevlm.engine.report import Report
 from divevlm.experiments.prompts import batch

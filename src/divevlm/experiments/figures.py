@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from divevlm import viz
-from divevlm.cli.output import write
 from divevlm.core.metrics import relative_gold_likelihood
 from divevlm.experiments.analyses import likelihoods
 from divevlm.experiments.journal import Record
 from divevlm.experiments.loading import rank
 from divevlm.experiments.runner import Run
 from divevlm.experiments.tasks import Item, right
+from divevlm.files import write
 from divevlm.methods import method_of, parse
 from divevlm.viz.canvas import figure
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout  # torch and transformers bring it
 
-from divevlm.core.rule import require
+from divevlm.checks import require
 
 Key = tuple[str, int | float, str, str]  # method, keep, task, sample
 Record = dict[str, Any]

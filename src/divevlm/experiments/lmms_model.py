@@ -17,7 +17,7 @@ from lmms_eval.protocol import ChatMessages
 from lmms_eval.utils import simple_parse_args_string
 from tqdm import tqdm
 
-from divevlm.core.rule import require
+from divevlm.checks import require
 from divevlm.experiments import stock
 from divevlm.experiments.answering import Answerer
 from divevlm.experiments.journal import Journal, Record

@@ -11,7 +11,7 @@ import numpy as np
 from lmms_eval.models.model_utils.load_video import read_video
 from transformers.image_utils import OPENAI_CLIP_MEAN
 
-from divevlm.core.rule import require
+from divevlm.checks import require
 from divevlm.experiments.stock import padded
 from divevlm.viz.media import Clip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from divevlm.core.rule import require
+from divevlm.checks import require
 from divevlm.experiments.settings import Setting
 
 

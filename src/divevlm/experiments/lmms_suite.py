@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import distributed
 
-from divevlm.core.rule import require
+from divevlm.checks import require
 from divevlm.experiments.limits import chosen, spread
 from divevlm.experiments.loading import rank
 from divevlm.experiments.recipe import benchmarks

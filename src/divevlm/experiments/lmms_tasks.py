@@ -59,9 +59,8 @@ def write(folder: Path, limit: int = 25, split: str = "validation") -> list[str]
 
 def visual(document: dict[str, Any]) -> list[Any]:
     """The scene, drawn again from its seed."""
+    from divevlm_tiny.scene import scene
     from PIL import Image
-
-    from divevlm.tiny.scene import scene
 
     shift = document["split"] == "shift"
     return [Image.fromarray(scene(document["seed"], many=shift, unseen=shift).pixels)]
@@ -87,6 +86,6 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    from divevlm.cli.errors import one_line
+    from divevlm.terminal import one_line
 
     raise SystemExit(one_line(main))

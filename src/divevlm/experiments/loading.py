@@ -14,7 +14,7 @@ import torch
 import transformers
 
 import divevlm
-from divevlm.core.rule import require
+from divevlm.checks import require
 from divevlm.experiments.processors import processor_of
 
 Loaded = tuple[Any, Any]  # a model and its processor
@@ -22,8 +22,8 @@ Loaded = tuple[Any, Any]  # a model and its processor
 
 def config_of(model: str) -> Any:
     """The configuration of an embedded model, or of one by path or id; no weights are read."""
-    from divevlm import tiny
-    from divevlm.tiny.shipped import MODELS
+    import divevlm_tiny as tiny
+    from divevlm_tiny.shipped import MODELS
 
     where = MODELS / model if model in tiny.available() else model
     with _told(model):
@@ -33,7 +33,7 @@ def config_of(model: str) -> Any:
 @contextmanager
 def _told(model: str) -> Iterator[None]:
     """What transformers has to say about a model that does not load, in one line."""
-    from divevlm import tiny
+    import divevlm_tiny as tiny
 
     try:
         yield
@@ -64,7 +64,7 @@ def load(
     device_map: "auto" spreads the model over all GPUs; pixels: limits of a picture that the processor is to hold to;
     attn: attention implementation
     """
-    from divevlm import tiny
+    import divevlm_tiny as tiny
 
     if not sys.stderr.isatty():
         transformers.utils.logging.disable_progress_bar()

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import transformers
 
-from divevlm.core.rule import require
+from divevlm.checks import require
 
 GB = 2**30
 VISUAL = {

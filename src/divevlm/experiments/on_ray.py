@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from math import ceil
 from typing import TYPE_CHECKING
 
-from divevlm.core.rule import require
+from divevlm.checks import require
 from divevlm.experiments.answering import Answerer
 from divevlm.experiments.journal import Journal, Record
 from divevlm.experiments.sweep import answered

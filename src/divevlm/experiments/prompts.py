@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from divevlm.core.rule import require
+from divevlm.checks import require
 from divevlm.experiments import stock
 from divevlm.experiments.tasks import Item
 from divevlm.viz.asking import NESTED

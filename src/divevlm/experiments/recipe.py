@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from divevlm.checks import require
 from divevlm.core.metrics import relative_average
-from divevlm.core.rule import require
 from divevlm.methods import METHODS
 
 RECIPES = Path(__file__).parent / "recipes"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from divevlm.budget import Budget
-from divevlm.core.rule import require
+from divevlm.checks import require
 from divevlm.experiments import figures, results
 from divevlm.experiments.analyses import ANALYSES, SCHEDULES, Table, analyze
 from divevlm.experiments.answering import Answerer

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from divevlm.core.rule import require
+from divevlm.checks import require
 from divevlm.experiments import results, tasks
 from divevlm.experiments.analyses import ANALYSES, analyze
 from divevlm.experiments.answering import Answerer
@@ -92,7 +92,7 @@ def asked_how(of: Recipe, order: Order) -> str:
 
 
 def embedded_model(of: Recipe) -> str:
-    from divevlm import tiny
+    import divevlm_tiny as tiny
 
     name: str = of.settings["embedded"]["model"]
     shipped = ", ".join(tiny.available()) or "none yet"

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from divevlm.cli.output import write
 from divevlm.core.metrics import relative_average
 from divevlm.experiments.journal import Record
 from divevlm.experiments.loading import rank
 from divevlm.experiments.settings import Setting
+from divevlm.files import write
 from divevlm.planning import VANILLA
 
 MEANS = ("likelihood", "redundancy", "kept", "flops", "kv", "kv_full")

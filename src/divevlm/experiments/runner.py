@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from divevlm_tiny.splits import SIZES
 from torch import distributed
 from tqdm import tqdm
 
-from divevlm.core.rule import require
+from divevlm.checks import require
 from divevlm.experiments import results, stock
 from divevlm.experiments.answering import Answerer
 from divevlm.experiments.journal import Journal, Record
@@ -27,7 +28,6 @@ from divevlm.experiments.settings import Setting, check_budgets, grid
 from divevlm.experiments.sweep import Mode, shard, sweep
 from divevlm.experiments.tasks import ALL, Item, expand, is_embedded, items
 from divevlm.methods import parse
-from divevlm.tiny.splits import SIZES
 
 Inputs = Literal["stock", "chat", "template"]
 FORMAT = 2  # of the folders: raised when samples of before must not be added to
@@ -246,7 +246,7 @@ def wait_for_all() -> None:
 
 def usual_inputs(model: str) -> Inputs:
     """Those of lmms-eval's own model where it has one of that family; an embedded model knows its own template only."""
-    from divevlm import tiny
+    import divevlm_tiny as tiny
 
     return "stock" if model not in tiny.available() and family_name(model) in stock.NAMES else "chat"
 

@@ -14,9 +14,8 @@ QUESTIONS = (
 
 def pictures() -> list[tuple[str, Any]]:
     """Name and picture: two drawn scenes, upright and wide, and a photograph."""
+    from divevlm_tiny.scene import scene
     from PIL import Image
-
-    from divevlm.tiny.scene import scene
 
     drawn = [Image.fromarray(scene(seed).pixels) for seed in (1, 2)]
     wide = drawn[1].resize((448, 252))

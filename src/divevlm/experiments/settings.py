@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from divevlm.budget import Budget
-from divevlm.core.rule import require
+from divevlm.checks import require
 from divevlm.methods import METHODS, Method, method_of, parse
 from divevlm.methods.readers import check as check_reader
 from divevlm.methods.readers import readers

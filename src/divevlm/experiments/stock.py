@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from divevlm.core.rule import require
+from divevlm.checks import require
 from divevlm.experiments.tasks import Item
 
 NAMES = {"llava": "llava_hf", "llava_next": "llava_hf", "llava_onevision": "llava_hf", "qwen2_vl": "qwen2_vl"}

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from divevlm.core.rule import require
-from divevlm.tiny.clips import CLIP_TASKS, FRAMES
-from divevlm.tiny.splits import ClipSample, Sample, clip_stream, questions
-from divevlm.tiny.words import TASKS
+from divevlm_tiny.clips import CLIP_TASKS, FRAMES
+from divevlm_tiny.splits import ClipSample, Sample, clip_stream, questions
+from divevlm_tiny.words import TASKS
+
+from divevlm.checks import require
 from divevlm.viz.media import Clip
 
 __all__ = ["ALL", "CLIP_TASKS", "MIRRORS", "TASKS", "Item", "expand", "f1", "is_embedded", "items", "right"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from divevlm.core.rule import require
+from divevlm.checks import require
 from divevlm.engine import Session
 from divevlm.experiments.answering import Answerer, Clock
 from divevlm.experiments.settings import Setting

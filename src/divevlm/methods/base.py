@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor
 
 from divevlm.budget import Budget, Scope
-from divevlm.core.rule import require
+from divevlm.checks import require
 from divevlm.core.selection import Selection
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from divevlm.core.rule import require
+from divevlm.checks import require
 from divevlm.core.selection import Selection
 from divevlm.core.top import top_k
 from divevlm.methods.base import Method, Signals

@@ -8,8 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from divevlm.checks import require
 from divevlm.core.regions import apportion, marked_in_bands, region_sums
-from divevlm.core.rule import require
 from divevlm.core.selection import Selection
 from divevlm.core.top import top_k
 from divevlm.methods.base import Needs, Signals

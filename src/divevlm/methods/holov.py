@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import torch
 
+from divevlm.checks import require
 from divevlm.core.crops import crop_places, crop_scores, crop_sizes
-from divevlm.core.rule import require
 from divevlm.core.selection import Rows, Selection
 from divevlm.core.top import top_k
 from divevlm.methods.base import Needs, Signals

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from divevlm.checks import require
 from divevlm.core.coverage import greedy_coverage
-from divevlm.core.rule import require
 from divevlm.core.selection import Selection
 from divevlm.core.top import unit
 from divevlm.methods.base import Needs, Signals

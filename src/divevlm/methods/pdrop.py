@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from divevlm.checks import require
 from divevlm.core.ladder import ladder, solve_ratio
-from divevlm.core.rule import require
 from divevlm.core.selection import Selection
 from divevlm.methods.base import Needs, Signals
 from divevlm.methods.each import Each, ranked

@@ -6,7 +6,7 @@ from dataclasses import fields
 from functools import cache
 from typing import Any
 
-from divevlm.core.rule import require
+from divevlm.checks import require
 from divevlm.methods import METHODS
 
 CLIP = "openai/clip-vit-large-patch14-336"  # the tower of LLaVA-1.5 and LLaVA-NeXT

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from divevlm.core.rule import require
+from divevlm.checks import require
 from divevlm.core.select import select
 from divevlm.core.selection import Selection
 from divevlm.core.top import unit

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from divevlm.checks import require
 from divevlm.core.coverage import greedy_coverage
-from divevlm.core.rule import require
 from divevlm.core.selection import Selection
 from divevlm.core.top import unit
 from divevlm.methods.base import Needs, Signals

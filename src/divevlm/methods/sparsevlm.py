@@ -8,10 +8,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from divevlm.checks import require
 from divevlm.core.cluster import density_peaks, means
 from divevlm.core.ladder import recycled, scaled_blocks, sparse_stages, split_total
 from divevlm.core.raters import raters
-from divevlm.core.rule import require
 from divevlm.core.selection import Rows, Selection
 from divevlm.core.top import top_k
 from divevlm.methods.base import Needs, Signals

@@ -7,8 +7,8 @@ from typing import Literal
 
 import torch
 
+from divevlm.checks import require
 from divevlm.core.bipartite import match, merged, schedule
-from divevlm.core.rule import require
 from divevlm.core.selection import Rows, Selection
 from divevlm.methods.base import Signals
 from divevlm.methods.views import Apart

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from divevlm.checks import require
 from divevlm.core.contextual import contextual_rows, nearest_target, target_places
-from divevlm.core.rule import require
 from divevlm.core.selection import Selection
 from divevlm.core.top import top_k
 from divevlm.methods.base import Needs, Signals

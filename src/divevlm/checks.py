@@ -1,0 +1,39 @@
+"""Refusals in one line that names the parameter, what was given and what is allowed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+
+def require(ok: bool, name: str, value: object, allowed: str) -> None:
+    if not ok:
+        raise ValueError(f"{name} must be {allowed}, got {value!r}")
+
+
+def number(name: str, value: object, allowed: str, ok: Callable[[float], bool]) -> None:
+    numeric = isinstance(value, (int, float)) and not isinstance(value, bool)
+    require(numeric and ok(value), name, value, allowed)  # type: ignore[arg-type]
+
+
+def whole(name: str, value: object, least: int) -> None:
+    counts = isinstance(value, int) and not isinstance(value, bool)
+    require(counts and value >= least, name, value, f"a whole number of at least {least}")  # type: ignore[operator]
+
+
+def yes_or_no(name: str, value: object) -> None:
+    require(isinstance(value, bool), name, value, "True or False")
+
+
+def at_least(option: str, value: float, least: float) -> None:
+    if not least <= value < math.inf:
+        kind = "" if math.isfinite(value) else "a number of "
+        raise ValueError(f"{option} must be {kind}at least {least}, got {value}")
+
+
+def counts(option: str, text: str, least: int, most: int) -> list[int]:
+    """Whole numbers joined by commas."""
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() and least <= int(part) <= most for part in parts):
+        raise ValueError(f"{option} must be counts from {least} to {most}, got {text!r}")
+    return [int(part) for part in parts]

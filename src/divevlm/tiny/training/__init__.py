@@ -1,1 +1,0 @@
-"""Training of the embedded models: `python -m divevlm.tiny.training.llava`."""
