@@ -4,19 +4,19 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs/pictures/imports.svg"
 LIBRARY = ROOT / "src/divevlm"
 PACKAGES = {"divevlm": LIBRARY, "divevlm_tiny": ROOT / "tiny/src/divevlm_tiny", "training": ROOT / "training"}
-FLOOR = ("checks", "budget", "files", "media", "processors", "registry", "terminal", "timing")
 LAYERS = (  # a folder imports only from those above it in this list
-    FLOOR[:1],
-    FLOOR[1:],
+    ("checks",),
+    ("budget", "files", "media", "processors", "registry", "terminal"),
     ("core",),
     ("methods", "models"),
     ("engine",),
-    ("planning",),
+    ("loading", "planning", "prompts", "timing"),
     ("viz",),
     ("experiments",),
     ("bench",),
@@ -30,10 +30,11 @@ ROWS = (  # of the picture
     ("batch", "bench", "training"),
     ("serve", "", ""),
     ("", "experiments", ""),
-    ("viz", "", "divevlm_tiny"),
-    ("engine", "planning", ""),
-    ("methods", "", "models"),
+    ("viz", "", ""),
+    ("engine", "loading planning prompts timing", ""),
+    ("methods", "models", "divevlm_tiny"),
     ("core", "", ""),
+    ("", "budget checks files media processors registry terminal", ""),
 )
 Edges = dict[tuple[str, str], list[str]]  # (importer, imported) -> where, as "file:line"
 
@@ -73,43 +74,41 @@ def edges() -> Edges:
     return dict(places)
 
 
-def reduced(arrows: set[tuple[str, str]]) -> set[tuple[str, str]]:
+def reduced(arrows: set[tuple[Any, Any]]) -> set[tuple[Any, Any]]:
     """Without arrows that a longer way makes needless."""
     after = defaultdict(set)
     for one, other in arrows:
         after[one].add(other)
 
-    def reach(name: str) -> set[str]:
+    def reach(name: Any) -> set[Any]:
         return after[name].union(*(reach(other) for other in after[name]))
 
     return {(one, other) for one, other in arrows if not any(other in reach(via) for via in after[one] - {other})}
 
 
 def draw() -> str:
-    """The graph as SVG: an arrow leads from importer to imported; the floor, which all may import, has none."""
-    width, row, box = 620, 70, (120, 34)
-    there = {path.stem for path in LIBRARY.iterdir()}
-    centre = {
-        name: (width * (2 * i + 1) // (2 * len(names)), 40 + row * number)
-        for number, names in enumerate(ROWS)
-        for i, name in enumerate(names)
-        if name in PACKAGES or name in there
-    }
-    floor = 40 + row * len(ROWS)
+    """The graph as SVG: an arrow leads from importer to imported; the lowest row, which all may import, has none."""
+    width, row, height = 720, 70, 34
+    there = {path.stem for path in LIBRARY.iterdir()} | set(PACKAGES)
+    boxes: dict[str, tuple[int, int, str]] = {}  # name -> centre, text of its box
+    for number, names in enumerate(ROWS):
+        for i, together in enumerate(names):
+            text = "  ".join(name for name in together.split() if name in there)
+            boxes |= dict.fromkeys(text.split(), (width * (2 * i + 1) // 6, 40 + row * number, text))
+    arrows = {(boxes[one], boxes[other]) for one, other in edges() if {one, other} <= set(boxes)}
+    lowest = 40 + row * (len(ROWS) - 1)
     lines = []
-    for one, other in sorted(reduced({(one, other) for one, other in edges() if {one, other} <= set(centre)})):
-        (x, y), (to_x, to_y) = centre[one], centre[other]
-        ends = f'x1="{x}" y1="{y + box[1] // 2}" x2="{to_x}" y2="{to_y - box[1] // 2 - 7}"'
+    for (x, y, _), (to_x, to_y, _) in sorted(reduced({(a, b) for a, b in arrows if a != b and b[1] < lowest})):
+        ends = f'x1="{x}" y1="{y + height // 2}" x2="{to_x}" y2="{to_y - height // 2 - 7}"'
         lines.append(f'<line {ends} stroke="#777" stroke-width="1.4" marker-end="url(#tip)"/>')
-    for name, (x, y) in centre.items():
-        fill = "#fff3d6" if name in PACKAGES else "#dcebfa" if RANK[name] <= RANK["planning"] else "#eeeeee"
-        lines.append(_box(x, y, *box, fill, name))
-    lines.append(_box(width // 2, floor, width - 40, box[1], "#dcebfa", "   ".join(sorted(there & set(FLOOR)))))
+    for (x, y, text), name in {box: name for name, box in boxes.items()}.items():
+        fill = "#fff3d6" if name in PACKAGES else "#dcebfa" if RANK[name] < RANK["viz"] else "#eeeeee"
+        lines.append(_box(x, y, max(120, 9 * len(text)), height, fill, text))
     tip = (
         '<marker id="tip" markerWidth="8" markerHeight="8" refX="1" refY="4" orient="auto">'
         '<path d="M0,0 L8,4 L0,8 z" fill="#777"/></marker>'
     )
-    size = f'width="{width}" height="{floor + 40}" viewBox="0 0 {width} {floor + 40}"'
+    size = f'width="{width}" height="{lowest + 40}" viewBox="0 0 {width} {lowest + 40}"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="14">'
     ground = '<rect width="100%" height="100%" fill="white"/>'
     return "\n".join([head, f"<defs>{tip}</defs>", ground, *lines, "</svg>\n"])
