@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from divevlm.budget import Budget
 from divevlm.checks import require
-from divevlm.core.ladder import counts, single_cut
+from divevlm.core.schedules import keep_for_mean, tokens_per_block
 from divevlm.methods import METHODS, Method, method_of
 
 Match = Literal["final", "layer-mean"]
@@ -199,10 +199,10 @@ def plan(
     require(cuts[-1] < shape.layers, "layer", cuts[-1], f"below the {shape.layers} blocks of the model")
     count = wanted
     if match == "layer-mean" and not hasattr(ready, "match"):
-        count = single_cut(wanted, shape.tokens, shape.layers, cuts[0])
+        count = keep_for_mean(wanted, shape.tokens, shape.layers, cuts[0])
         if count != wanted:
             ready = replace(ready, keep=Budget(count, scope=ready.budget.scope) if ready.scope else count)
     stays = [min(shape.tokens, ready.stay(i, count, shape.tokens, shape.layers)) for i in range(len(cuts))]
-    per_layer = counts(shape.tokens, shape.layers, cuts, stays)
+    per_layer = tokens_per_block(shape.tokens, shape.layers, cuts, stays)
     details = ready.details(count, shape.tokens, shape.layers, shape.views)
     return Plan(ready, match, wanted, shape, per_layer, stays[-1], details)

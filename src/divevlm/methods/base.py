@@ -75,7 +75,7 @@ class Signals:
     visual_embeds: Tensor | None = None  # [n, d]
     text_embeds: Tensor | None = None  # [M, d]
     all_embeds: Tensor | None = None  # [total, d] visual_embeds of all candidates before any cut
-    gravity: Tensor | None = None  # [M, n] RoPE's own product of prompt and visual positions (core/raters.py)
+    gravity: Tensor | None = None  # [M, n] RoPE's own product of prompt and visual positions (core/sparsevlm.py)
     vision: Vision | None = None
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from divevlm.checks import require
-from divevlm.core.ladder import ladder, solve_ratio
+from divevlm.core.schedules import geometric_stages, ratio_for_mean
 from divevlm.core.selection import Selection
 from divevlm.methods.base import Needs, Signals
 from divevlm.methods.each import Each, ranked
@@ -57,15 +57,15 @@ class PyramidDrop(Each):
         if self.ratios is not None:
             return [max(1, int(tokens * ratio + 1e-9)) for ratio in self.ratios[: len(cuts)]]
         if self.match == "layer-mean":
-            return ladder(tokens, solve_ratio(keep / tokens, cuts, blocks), len(cuts))
-        return ladder(tokens, (keep / tokens) ** (1 / len(cuts)), len(cuts), last=keep)
+            return geometric_stages(tokens, ratio_for_mean(keep / tokens, cuts, blocks), len(cuts))
+        return geometric_stages(tokens, (keep / tokens) ** (1 / len(cuts)), len(cuts), last=keep)
 
     def details(self, keep: int, tokens: int, blocks: int, views: int) -> dict[str, Any]:
         cuts = self.blocks(blocks, 2)
         found: dict[str, Any] = {"cuts": list(cuts), "stages": self.stages(keep, tokens, blocks)}
         if self.ratios is None:
             mean = self.match == "layer-mean"
-            ratio = solve_ratio(keep / tokens, cuts, blocks) if mean else (keep / tokens) ** (1 / len(cuts))
+            ratio = ratio_for_mean(keep / tokens, cuts, blocks) if mean else (keep / tokens) ** (1 / len(cuts))
             found["ratio"] = round(ratio, 4)
         return found
 

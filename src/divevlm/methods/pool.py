@@ -7,8 +7,8 @@ from typing import Literal
 
 import torch
 
+from divevlm.core.bins import bin_centres
 from divevlm.core.cluster import means
-from divevlm.core.lattice import centres
 from divevlm.core.selection import Rows, Selection
 from divevlm.methods.base import Signals
 from divevlm.methods.each import Each
@@ -33,7 +33,7 @@ class Pool(Each):
         hidden = self.given(signals.hidden, "hidden states")
         bin_of = rectangles(signals, keep)
         cells = signals.cells.cpu()
-        slots = centres(bin_of, cells[:, 1], cells[:, 2])
+        slots = bin_centres(bin_of, cells[:, 1], cells[:, 2])
         by_place = slots.sort().indices
         values = means(hidden, bin_of.to(hidden.device), keep).to(hidden.dtype)[by_place.to(hidden.device)]
         members = [(bin_of == i).nonzero()[:, 0].tolist() for i in by_place.tolist()]
