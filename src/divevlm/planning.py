@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from divevlm.budget import Budget
 from divevlm.checks import require
+from divevlm.core.costs import prefill_flops
 from divevlm.core.schedules import keep_for_mean, tokens_per_block
 from divevlm.methods import METHODS, Method, method_of
 
@@ -40,9 +41,8 @@ class Shape:
 
     def flops(self, visual: list[int]) -> float:
         """Prefill operations: two for each of 4 n d^2 + 2 n^2 d + 3 n d m multiplications in a block with n tokens."""
-        d, m = self.width, self.mlp
-        lengths = [n + self.text for n in visual]
-        return float(2 * sum((2 + 2 * self.kv) * n * d * d + 2 * n * n * d + 3 * n * d * m for n in lengths))
+        weights = (2 + 2 * self.kv) * self.width**2 + 3 * self.width * self.mlp
+        return prefill_flops([n + self.text for n in visual], [weights] * len(visual), self.width)
 
     @classmethod
     def of(cls, model: Any, **given: int | None) -> Shape:
