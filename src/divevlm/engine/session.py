@@ -42,12 +42,12 @@ class Session:
     @property
     def report(self) -> Report:
         """Of the last prefill: of this thread's own, if it made one."""
-        found = self._hooks.local.report or (self.history[-1] if self.history else None)
-        if found is None:
+        report = self._hooks.local.report or (self.history[-1] if self.history else None)
+        if report is None:
             raise ValueError(
                 "report must be asked for after a forward pass or generate() with an image, got none so far"
             )
-        return found
+        return report
 
     @property
     def attached(self) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from divevlm.budget import Budget, Scope
@@ -50,6 +51,16 @@ class Vision:
     features: Tensor | None = None  # [n, d_v] output of that block, before projection
     cls: Tensor | None = None  # [tiles, d_v] its CLS rows; None where the tower has none
     project: Callable[[Tensor], Tensor] | None = None  # [r, d_v] -> [r, d]; None where rows are pooled on their way
+
+    PER_TOKEN: ClassVar[tuple[str, ...]] = ("tile", "saliency", "first_saliency", "owner", "keys", "features")
+
+    def of(self, tokens: Tensor) -> Vision:
+        """Of these tokens only, ascending [r]; owners are counted among them (an image's tokens stay together)."""
+        values: dict[str, Any] = {name: getattr(self, name) for name in self.PER_TOKEN}
+        chosen = {name: v if v is None else v[tokens.to(v.device)] for name, v in values.items()}
+        if chosen["owner"] is not None:
+            chosen["owner"] = torch.searchsorted(tokens.to(chosen["owner"].device), chosen["owner"])
+        return replace(self, **chosen)
 
 
 @dataclass

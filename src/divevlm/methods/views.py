@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from divevlm.budget import divide
 from divevlm.core.selection import Selection
-from divevlm.methods.base import Signals, Vision
+from divevlm.methods.base import Signals
 from divevlm.methods.each import Each
 
 PER_TOKEN = {"visual", "cells", "views", "hidden", "attention", "visual_keys", "visual_embeds"}
-PER_TOKEN_VISION = {"tile", "saliency", "first_saliency", "keys", "features"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,14 +74,10 @@ def per_view(signals: Signals, keep: int) -> list[tuple[Tensor, int]]:
 def part(signals: Signals, tokens: Tensor) -> Signals:
     """The same of some tokens only. tokens: [r]"""
 
-    def some(of: Signals | Vision, names: set[str]) -> dict[str, Tensor]:
-        found = {f.name: getattr(of, f.name) for f in fields(of) if f.name in names}
-        return {
-            name: value.index_select(2 if name == "attention" else 0, tokens.to(value.device))
-            for name, value in found.items()
-            if value is not None
-        }
-
-    seen = signals.vision
-    vision = None if seen is None else replace(seen, **some(seen, PER_TOKEN_VISION))  # type: ignore[arg-type]
-    return replace(signals, vision=vision, **some(signals, PER_TOKEN))  # type: ignore[arg-type]
+    values = {name: getattr(signals, name) for name in PER_TOKEN}
+    chosen = {
+        name: value.index_select(2 if name == "attention" else 0, tokens.to(value.device))
+        for name, value in values.items()
+        if value is not None
+    }
+    return replace(signals, vision=None if signals.vision is None else signals.vision.of(tokens), **chosen)
