@@ -56,8 +56,8 @@ class Vision:
 
     def of(self, tokens: Tensor) -> Vision:
         """Of these tokens only, ascending [r]; owners are counted among them (an image's tokens stay together)."""
-        values: dict[str, Any] = {name: getattr(self, name) for name in self.PER_TOKEN}
-        chosen = {name: v if v is None else v[tokens.to(v.device)] for name, v in values.items()}
+        values = {name: getattr(self, name) for name in self.PER_TOKEN}
+        chosen: dict[str, Any] = {name: v if v is None else v[tokens.to(v.device)] for name, v in values.items()}
         if chosen["owner"] is not None:
             chosen["owner"] = torch.searchsorted(tokens.to(chosen["owner"].device), chosen["owner"])
         return replace(self, **chosen)
