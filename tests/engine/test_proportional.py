@@ -7,7 +7,7 @@ import torch
 from transformers import DynamicCache
 
 import divevlm
-from divevlm.core.standing import stand_for
+from divevlm.core.cluster import merged_sizes
 from divevlm.methods import METHODS
 from tests.engine.oracle import close, decoder_layers, extended, visual_positions
 from tests.engine.samples import batch, picture, sample
@@ -75,7 +75,7 @@ def test_groups_are_the_most_similar_kept_tokens():
     gen = torch.Generator().manual_seed(0)
     states = torch.randn(30, 8, generator=gen)
     kept, before = torch.tensor([3, 7, 20]), torch.randint(1, 5, (30,), generator=gen).float()
-    sizes = stand_for(states, kept, before)
+    sizes = merged_sizes(states, kept, before)
     unit = states / states.norm(dim=1, keepdim=True)
     naive = [float(before[k]) for k in kept]
     for i in set(range(30)) - set(kept.tolist()):

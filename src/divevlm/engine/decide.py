@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from divevlm.core.cluster import merged_sizes
 from divevlm.core.selection import Selection
-from divevlm.core.standing import stand_for
 from divevlm.engine.prefill import Group, Prefill, candidates
 from divevlm.engine.signals import Gatherer
 from divevlm.methods.base import Method
@@ -121,7 +121,7 @@ def _sizes(
         elif rows is not None:
             now = torch.stack([before[members].sum() for members in rows.members]).clamp_min(1)
         else:
-            now = stand_for(hidden, kept.to(hidden.device), before.to(hidden.device)).cpu()
+            now = merged_sizes(hidden, kept.to(hidden.device), before.to(hidden.device)).cpu()
         sizes[choice.group.row][tokens] = 0
         sizes[choice.group.row][tokens[kept.cpu()]] = now
     return sizes

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from divevlm.core.costs import prefill_flops
 from divevlm.core.selection import Trace
 from divevlm.engine.decide import Choice, Decision
 from divevlm.engine.passes import Pass
@@ -187,17 +188,16 @@ class Costs:
         heads = config.num_attention_heads
         head = getattr(config, "head_dim", None) or config.hidden_size // heads
         self.token_bytes: int = 2 * config.num_key_value_heads * head * item_size
-        linear = [[m for m in layer.modules() if isinstance(m, nn.Linear)] for layer in layers]
-        self.weights = [sum(m.in_features * m.out_features for m in found) for found in linear]
+        self.weights = [
+            sum(m.in_features * m.out_features for m in layer.modules() if isinstance(m, nn.Linear)) for layer in layers
+        ]
         self.width = heads * head
 
     def kv_bytes(self, batch: int, lengths: list[int]) -> int:
         return batch * self.token_bytes * sum(lengths)
 
     def flops(self, batch: int, lengths: list[int]) -> float:
-        """Two operations a weight and token, and the two products of attention; norms and softmax are left out."""
-        per_layer = zip(self.weights, lengths, strict=True)
-        return float(batch * sum(2 * weights * n + 4 * n * n * self.width for weights, n in per_layer))
+        return batch * prefill_flops(lengths, self.weights, self.width)
 
 
 def _bytes(value: float) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from divevlm.core.raters import gravity
+from divevlm.core.sparsevlm import gravity
 from divevlm.engine.attention import attention_rows, merged_table, repeated, rotated_keys
 from divevlm.engine.caches import contents
 from divevlm.engine.masks import Columns

@@ -86,7 +86,7 @@ class Signals:
     visual_embeds: Tensor | None = None  # [n, d]
     text_embeds: Tensor | None = None  # [M, d]
     all_embeds: Tensor | None = None  # [total, d] visual_embeds of all candidates before any cut
-    gravity: Tensor | None = None  # [M, n] RoPE's own product of prompt and visual positions (core/raters.py)
+    gravity: Tensor | None = None  # [M, n] RoPE's own product of prompt and visual positions (core/sparsevlm.py)
     vision: Vision | None = None
 
     PER_TOKEN: ClassVar = ("visual", "cells", "views", "hidden", "visual_keys", "visual_embeds")

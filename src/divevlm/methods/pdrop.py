@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from divevlm.checks import require
-from divevlm.core.ladder import ladder, solve_ratio
+from divevlm.core.schedules import geometric_stages, ratio_for_mean
 from divevlm.core.selection import Selection
 from divevlm.methods.base import Needs, Signals
 from divevlm.methods.each import ranked
@@ -48,7 +48,7 @@ class PyramidDrop(Staged):
         """The share that each cut keeps of what reaches it."""
         cuts = self.blocks(blocks, 2)
         if self.match == "layer-mean":
-            return solve_ratio(keep / tokens, cuts, blocks)
+            return ratio_for_mean(keep / tokens, cuts, blocks)
         return float((keep / tokens) ** (1 / len(cuts)))
 
     def stages(self, keep: int, tokens: int, blocks: int) -> list[int]:
@@ -56,7 +56,7 @@ class PyramidDrop(Staged):
         if self.ratios is not None:
             return [max(1, int(tokens * ratio + 1e-9)) for ratio in self.ratios[:count]]
         last = keep if self.match == "final" else None
-        return ladder(tokens, self.ratio(keep, tokens, blocks), count, last=last)
+        return geometric_stages(tokens, self.ratio(keep, tokens, blocks), count, last=last)
 
     def details(self, keep: int, tokens: int, blocks: int, views: int) -> dict[str, Any]:
         stages = {"cuts": list(self.blocks(blocks, 2)), "stages": self.stages(keep, tokens, blocks)}

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
+from divevlm.core.bins import bin_centres
 from divevlm.core.cluster import means
-from divevlm.core.lattice import centres
 from divevlm.core.selection import Rows, Selection
 from divevlm.methods.base import Signals
 from divevlm.methods.each import BeforeLLM
@@ -28,7 +28,7 @@ class Pool(BeforeLLM):
         hidden = self.given(signals.hidden, "hidden states")
         bin_of = rectangles(signals, keep)
         cells = signals.cells.cpu()
-        slots = centres(bin_of, cells[:, 1], cells[:, 2]).to(hidden.device)
+        slots = bin_centres(bin_of, cells[:, 1], cells[:, 2]).to(hidden.device)
         values = means(hidden, bin_of.to(hidden.device), keep).to(hidden.dtype)
         members = [(bin_of == i).nonzero()[:, 0].tolist() for i in range(keep)]
         rows = in_input_order(Rows(slots, values, members))

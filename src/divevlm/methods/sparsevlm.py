@@ -10,9 +10,9 @@ from torch import Tensor
 
 from divevlm.checks import require
 from divevlm.core.cluster import density_peaks, means
-from divevlm.core.ladder import recycled, scaled_blocks, sparse_stages, split_total
-from divevlm.core.raters import raters
+from divevlm.core.schedules import scaled_blocks
 from divevlm.core.selection import Rows, Selection
+from divevlm.core.sparsevlm import raters, recycled, sparse_stages, split_total
 from divevlm.core.top import top_k
 from divevlm.methods.base import Needs, Positions, Signals
 from divevlm.methods.each import ranked
