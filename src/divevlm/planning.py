@@ -10,7 +10,7 @@ from divevlm.budget import Budget
 from divevlm.checks import require
 from divevlm.core.costs import prefill_flops
 from divevlm.core.schedules import keep_for_mean, tokens_per_block
-from divevlm.methods import METHODS, Method, method_of
+from divevlm.methods import METHODS, Method, method_of, parse
 from divevlm.methods.staged import Staged
 
 Match = Literal["final", "layer-mean"]
@@ -191,8 +191,10 @@ def plan(
     shape = Shape.of(model, tokens=tokens, layers=layers, width=width, mlp=mlp, text=text, views=views)
     if method == VANILLA:
         return Plan(None, match, shape.tokens, shape, [shape.tokens] * shape.layers, shape.tokens)
-    if isinstance(method, str) and issubclass(METHODS.get(method), Staged):
-        options = {"match": match, **options}
+    if isinstance(method, str):
+        name, settings = parse(method)
+        if issubclass(METHODS.get(name), Staged) and "match" not in settings:
+            options = {"match": match, **options}
     ready = method_of(method, keep, options)
     require(ready.budget.energy is None, "keep", ready.budget, "a count or a share")
     wanted = ready.budget.tokens(shape.tokens)
