@@ -19,6 +19,7 @@ from divevlm.core.bipartite import match, merged
 from divevlm.engine.patches import Patch
 from divevlm.engine.vision import Encoding
 from divevlm.methods.base import Method, Vision
+from divevlm.methods.tower import MergesRows, ShrinksImages
 from divevlm.models.base import Family
 
 
@@ -67,7 +68,9 @@ class TowerReducer:
             if now is None:
                 return forward(pixel_values, *args, **kwargs)
             size = (self.side, self.side)
-            small = self.method.smaller(pixel_values, self.patch)
+            small = pixel_values
+            if isinstance(self.method, ShrinksImages):
+                small = self.method.smaller(pixel_values, self.patch)
             rows, columns = (extent // self.patch for extent in small.shape[-2:])
             places = _middles(rows, columns, self.side).to(small.device).expand(len(small), -1)
             cells = torch.cartesian_prod(torch.arange(self.side), torch.arange(self.side))
@@ -90,11 +93,13 @@ class TowerReducer:
                 return forward(hidden_states, *args, **kwargs)
             if number > self.used:
                 return hidden_states
-            plan = self.method.thinned(self.used + 1, self.side * self.side)
-            if not any(plan):
+            merges = [0]
+            if isinstance(self.method, MergesRows):
+                merges = self.method.merged_per_block(self.used + 1, self.side * self.side)
+            if not any(merges):
                 hidden = forward(hidden_states, *args, **kwargs)
             else:
-                hidden = self._merge(block, hidden_states, now.reduced, plan[number], number > 0)
+                hidden = self._merge(block, hidden_states, now.reduced, merges[number], number > 0)
             return self._expand(hidden, now.reduced.places) if number == self.used else hidden
 
         return run
