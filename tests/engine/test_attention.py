@@ -37,5 +37,5 @@ def test_rows_equal_the_eager_maps(name, side):
                 queries = where[[0, len(where) // 2, -1]]
                 mine = [table.expand(*table.shape[:-3], len(present), -1, -1).select(-3, row) for table in tables]
                 mine = [merged_table(table, layers[number].self_attn) for table in mine]
-                found = attention_rows(layers[number], hidden[row], mine, queries, Columns(present[row]))
-                torch.testing.assert_close(found, maps[number][row, :, queries], atol=1e-5, rtol=0)
+                rows = attention_rows(layers[number], hidden[row], mine, queries, Columns(present[row]))
+                torch.testing.assert_close(rows, maps[number][row, :, queries], atol=1e-5, rtol=0)

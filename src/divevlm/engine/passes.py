@@ -155,7 +155,7 @@ class Pass:
         return self.setup.method.bias_strength * bias.gather(1, index)
 
     def _arguments(self, stage: Stage, past: Columns | None, hidden: Tensor, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """What the blocks get instead of the model's own. No position ids: with gaps they look like packed sequences."""
+        """What the blocks get instead of the model's own. No position ids: flash takes gaps for packed sequences."""
         queries = stage.valid.shape[1]
         columns = stage.columns
         if self.kind == "flash":

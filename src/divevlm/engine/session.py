@@ -40,7 +40,7 @@ class Session:
 
     @property
     def report(self) -> Report:
-        """Of the last prefill: of this thread's own, if it made one."""
+        """Of the last prefill: of this thread's own, if it had one."""
         report = self._hooks.local.report or (self.history[-1] if self.history else None)
         if report is None:
             raise ValueError(
