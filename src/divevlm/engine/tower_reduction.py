@@ -52,6 +52,9 @@ class TowerReducer:
         self.patch: int = config.patch_size
         self.side: int = config.image_size // self.patch
         self.cls = int(family.has_cls(model))
+        self.merges: list[int] = []  # rows that each block merges away
+        if isinstance(method, MergesRows):
+            self.merges = method.merged_per_block(self.used + 1, self.side**2)
         known = getattr(config, "_attn_implementation", "eager")
         require(known in ("eager", "sdpa"), "attn_implementation", known, "'eager' or 'sdpa' in the vision tower")
 
@@ -67,20 +70,14 @@ class TowerReducer:
             now = encoding()
             if now is None:
                 return forward(pixel_values, *args, **kwargs)
-            size = (self.side, self.side)
-            small = pixel_values
-            if isinstance(self.method, ShrinksImages):
-                small = self.method.smaller(pixel_values, self.patch)
-            rows, columns = (extent // self.patch for extent in small.shape[-2:])
-            places = _middles(rows, columns, self.side).to(small.device).expand(len(small), -1)
-            cells = torch.cartesian_prod(torch.arange(self.side), torch.arange(self.side))
-            row, column = (
-                (cells[:, i] * extent).div(self.side, rounding_mode="floor") for i, extent in enumerate((rows, columns))
-            )
-            owner = places[:, (row * columns + column).to(small.device)]
-            sizes = torch.ones(len(small), rows * columns + self.cls, device=small.device)
-            now.reduced = ReducedRows(places, sizes, owner)
-            if (rows, columns) == size:
+            method, small = self.method, pixel_values
+            if isinstance(method, ShrinksImages):
+                small = method.smaller(pixel_values, self.patch)
+            tiles, (rows, columns) = len(small), (extent // self.patch for extent in small.shape[-2:])
+            places, cell = (z.to(small.device) for z in _coarser(self.side, rows, columns))
+            sizes = torch.ones(tiles, rows * columns + self.cls, device=small.device)
+            now.reduced = ReducedRows(places.expand(tiles, -1), sizes, places[cell].expand(tiles, -1))
+            if rows == columns == self.side:
                 return forward(pixel_values, *args, **kwargs)
             return forward(small, interpolate_pos_encoding=True)
 
@@ -93,13 +90,10 @@ class TowerReducer:
                 return forward(hidden_states, *args, **kwargs)
             if number > self.used:
                 return hidden_states
-            merges = [0]
-            if isinstance(self.method, MergesRows):
-                merges = self.method.merged_per_block(self.used + 1, self.side * self.side)
-            if not any(merges):
-                hidden = forward(hidden_states, *args, **kwargs)
+            if any(self.merges):
+                hidden = self._merge(block, hidden_states, now.reduced, self.merges[number], number > 0)
             else:
-                hidden = self._merge(block, hidden_states, now.reduced, merges[number], number > 0)
+                hidden = forward(hidden_states, *args, **kwargs)
             return self._expand(hidden, now.reduced.places) if number == self.used else hidden
 
         return run
@@ -133,8 +127,8 @@ class TowerReducer:
         return full.scatter(1, (places + self.cls)[..., None].expand(-1, -1, width), hidden[:, self.cls :])
 
 
-def _middles(rows: int, columns: int, side: int) -> Tensor:
-    """[rows * columns] the patch of a side x side grid that lies in the middle of each cell of a smaller one."""
-    row, column = (((torch.arange(n) * 2 + 1) * side).div(2 * n, rounding_mode="floor") for n in (rows, columns))
-    cells = torch.cartesian_prod(row, column)
-    return cells[:, 0] * side + cells[:, 1]
+def _coarser(side: int, rows: int, columns: int) -> tuple[Tensor, Tensor]:
+    """A side x side grid of patches as rows x columns cells: [cells] the patch in the middle, [patches] the cell of each."""
+    middle = [(2 * torch.arange(n) + 1) * side // (2 * n) for n in (rows, columns)]
+    cell = [torch.arange(side) * n // side for n in (rows, columns)]
+    return (middle[0][:, None] * side + middle[1]).flatten(), (cell[0][:, None] * columns + cell[1]).flatten()
