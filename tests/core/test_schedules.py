@@ -81,9 +81,9 @@ def test_default_ladder_of_pyramiddrop():
     ],
 )
 def test_ratios_of_pyramiddrop(cuts, blocks, share, ratio):
-    found = ratio_for_mean(share, cuts, blocks)
-    assert found == pytest.approx(ratio, abs=1e-4)
-    assert geometric_mean_share(found, cuts, blocks) == pytest.approx(share)
+    result = ratio_for_mean(share, cuts, blocks)
+    assert result == pytest.approx(ratio, abs=1e-4)
+    assert geometric_mean_share(result, cuts, blocks) == pytest.approx(share)
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from divevlm.engine.attention import attention_rows
-from divevlm.engine.masks import Columns
+from divevlm.engine.sequence import Columns
+from divevlm.engine.signals import attention_rows, merged_table
 from tests.engine.oracle import decoder_layers
 from tests.engine.samples import batch
 from tests.zoo import FAMILIES, build
@@ -36,5 +36,6 @@ def test_rows_equal_the_eager_maps(name, side):
                 where = present[row].nonzero()[:, 0]
                 queries = where[[0, len(where) // 2, -1]]
                 mine = [table.expand(*table.shape[:-3], len(present), -1, -1).select(-3, row) for table in tables]
-                found = attention_rows(layers[number], hidden[row], mine, queries, Columns(present[row]))
-                torch.testing.assert_close(found, maps[number][row, :, queries], atol=1e-5, rtol=0)
+                mine = [merged_table(table, layers[number].self_attn) for table in mine]
+                rows = attention_rows(layers[number], hidden[row], mine, queries, Columns(present[row]))
+                torch.testing.assert_close(rows, maps[number][row, :, queries], atol=1e-5, rtol=0)

@@ -1,4 +1,4 @@
-"""The loop in torch operations: any device, batches, 20 operations a pick, no wait for the device, fixed shapes.
+"""DIVE's loop in torch operations: any device, batches, 20 operations a pick, no wait for the device, fixed shapes.
 
 Everything a pick reads lies in one buffer whose rows are vectors over the columns [text | visual], so that one gather gets
 all of it, the column of the picked token. Its rows, in this order (names as in `core/gram.py`):

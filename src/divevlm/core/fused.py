@@ -1,4 +1,4 @@
-"""The loop compiled by numba (extra `fast`): one sample on a CPU, in two passes over memory a pick."""
+"""DIVE's loop compiled by numba (extra `fast`): one sample on a CPU, in two passes over memory a pick."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop as a Triton kernel (extra `triton`): float32, a batch of ragged samples, the state never leaves the device.
+"""DIVE's loop as a Triton kernel (extra `triton`): float32, a batch of ragged samples, the state never leaves the device.
 
 One program does all picks of a sample in one launch; beyond WHOLE tokens a pick is one launch of several programs a sample, each
 of which finds the pick for itself and updates its own tokens. What one program writes and another reads in the same launch has

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from divevlm.budget import Budget
 from divevlm.checks import require, yes_or_no
-from divevlm.core import checks
+from divevlm.core import inputs
 from divevlm.core.columns import Way, cheaper
 from divevlm.core.eager import Eager
 from divevlm.core.gram import Picks, Problem, run
@@ -73,13 +73,13 @@ def select(
     require(loop in LOOPS, "loop", loop, f"one of {', '.join(LOOPS)}")
     yes_or_no("trace", trace)
     yes_or_no("check", check)
-    single = checks.states(x, q)
+    single = inputs.states(x, q)
     if single:
         x, q = x[None], q[None]
-    valid_x = checks.mask("valid_x", valid_x, x, single)
-    valid_q = checks.mask("valid_q", valid_q, q, single)
-    weight = checks.weight(weight, x, single)
-    counts, until = checks.counts(keep, x, valid_x)
+    valid_x = inputs.mask("valid_x", valid_x, x, single)
+    valid_q = inputs.mask("valid_q", valid_q, q, single)
+    weight = inputs.weight(weight, x, single)
+    counts, until = inputs.counts(keep, x, valid_x)
 
     call = _Call(rule, columns, loop, until, trace, check)
     items: list[Selection] = []
@@ -135,9 +135,9 @@ def _measured(
     z = z if valid is None else z.masked_fill(~valid[..., None], 0)
     norms = row_norms(z, working)
     if check:
-        checks.finite(name, norms, precision)
+        inputs.finite(name, norms, precision)
         return z, norms
-    bad = checks.too_long(norms, precision)
+    bad = inputs.too_long(norms, precision)
     return z.masked_fill(bad[..., None], 0), norms.masked_fill(bad, 0)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -27,9 +26,7 @@ class SegmentReport:
     kept: list[int]
     order: list[int]
     visual: int
-    candidates: list[int] = field(
-        default_factory=list, repr=False
-    )  # who competed: what the columns of a trace stand for
+    candidates: list[int] = field(default_factory=list, repr=False)  # in the order of a trace's columns
     trace: Trace | None = None
     note: str = ""  # what the method has to say about its choice
     loop: str = ""  # which of DIVE's loops chose
@@ -93,27 +90,17 @@ class Report:
                 visual["views"] = list(visual["views"])
         return plain
 
-    def to_json(self) -> str:
-        return json.dumps(self.to_dict())
-
     def __str__(self) -> str:
-        kept, visual = (sum(values) for values in zip(*((len(s.kept), s.visual) for s in self.samples), strict=True))
+        kept, visual = sum(len(s.kept) for s in self.samples), sum(s.visual for s in self.samples)
+        last = self.tokens_per_layer[-1]
+        kv_share, flops_share = 100 * self.kv_bytes / self.kv_bytes_full, 100 * self.flops / self.flops_full
         batch = f" in {len(self.samples)} samples" if len(self.samples) > 1 else ""
         loops = {segment.loop for sample in self.samples for segment in sample.segments}
         rows = (
             (self.method, f"kept {kept} of {visual} visual tokens{batch} ({self.budget})"),
-            (
-                "tokens",
-                f"{self.tokens_full} -> {self.tokens_per_layer[-1]} in the last block, mean {self.mean_tokens:.1f}",
-            ),
-            (
-                "KV cache",
-                f"{_bytes(self.kv_bytes_full)} -> {_bytes(self.kv_bytes)} ({_share(self.kv_bytes, self.kv_bytes_full)})",
-            ),
-            (
-                "prefill",
-                f"{_flops(self.flops_full)} -> {_flops(self.flops)} ({_share(self.flops, self.flops_full)}, estimated)",
-            ),
+            ("tokens", f"{self.tokens_full} -> {last} in the last block, mean {self.mean_tokens:.1f}"),
+            ("KV cache", f"{_bytes(self.kv_bytes_full)} -> {_bytes(self.kv_bytes)} ({kv_share:.1f} %)"),
+            ("prefill", f"{_flops(self.flops_full)} -> {_flops(self.flops)} ({flops_share:.1f} %, estimated)"),
             ("selection", f"{self.selection_ms:.2f} ms" + "".join(f", {loop} loop" for loop in sorted(loops) if loop)),
         )
         return "\n".join(f"{name:<10}{text}" for name, text in rows)
@@ -206,7 +193,3 @@ def _bytes(value: float) -> str:
 
 def _flops(value: float) -> str:
     return f"{value / 1e12:.2f} TFLOP" if value >= 1e11 else f"{value / 1e9:.3g} GFLOP"
-
-
-def _share(part: float, whole: float) -> str:
-    return f"{100 * part / whole:.1f} %"

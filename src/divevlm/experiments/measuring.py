@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from divevlm.engine import prune
-from divevlm.experiments.answering import Clock
 from divevlm.experiments.checking import Subject
+from divevlm.timing import Clock
 
 PEAK = 2**30
 
@@ -36,18 +36,13 @@ def _once(subject: Subject, inputs: dict[str, Any], method: Any, new_tokens: int
     cuda = model.device.type == "cuda"
     if cuda:
         torch.cuda.reset_peak_memory_stats(model.device)
-    with nullcontext() if method is None else prune(model, method) as session:
-        clock = Clock(model)
-        try:
-            model.generate(**inputs, max_new_tokens=new_tokens, min_new_tokens=new_tokens, do_sample=False)
-            total = clock.stop()
-        finally:
-            clock.remove()
+    with nullcontext() if method is None else prune(model, method) as session, Clock(model) as clock:
+        model.generate(**inputs, max_new_tokens=new_tokens, min_new_tokens=new_tokens, do_sample=False)
     report = None if session is None else session.report
     found = {
         "prefill_ms": 1e3 * clock.first,
-        "token_ms": 1e3 * (total - clock.first) / max(1, new_tokens - 1),
-        "total_ms": 1e3 * total,
+        "token_ms": 1e3 * (clock.total - clock.first) / max(1, new_tokens - 1),
+        "total_ms": 1e3 * clock.total,
         "selection_ms": 0.0 if report is None else report.selection_ms,
     }
     if report is not None:

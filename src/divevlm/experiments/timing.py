@@ -7,14 +7,15 @@ from statistics import mean
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from divevlm.checks import require
 from divevlm.engine import Session
-from divevlm.experiments.answering import Answerer, Clock
+from divevlm.experiments.answering import Answerer
 from divevlm.experiments.settings import Setting
 from divevlm.experiments.tasks import Item
-from divevlm.experiments.watched import watched
 from divevlm.methods import method_of
+from divevlm.timing import Clock
 
 Tick = Callable[[int, str], object]
 
@@ -39,12 +40,9 @@ def runtime(
         inputs = answerer.inputs([item])
         for r, method in methods.items():
             assert method is not None
-            with Session(answerer.model, method):
-                clock = Clock(answerer.model)
+            with Session(answerer.model, method), Clock(answerer.model) as clock:
                 answerer.model.generate(**inputs, max_new_tokens=new_tokens, min_new_tokens=new_tokens, do_sample=False)
-                total = clock.stop()
-                clock.remove()
-            times[r].append((clock.first, total - clock.first))
+            times[r].append((clock.first, clock.total - clock.first))
         tick(len(methods), "runtime")
     prefill = {r: 1e3 * mean(first for first, _ in found[1:]) for r, found in times.items()}
     base = schedules[0]
@@ -71,21 +69,27 @@ def energy(answerer: Answerer, items: Sequence[Item], keep: int | float = 64, ba
     visual: list[list[float]] = []
     prompt: list[list[float]] = []
     for at in range(0, len(items), batch):
-        method = watched(method_of("dive", keep, {"trace": True}))
-        with Session(answerer.model, method):
+        with Session(answerer.model, method_of("dive", keep, {"trace": True})) as session:
             answerer.model(**answerer.inputs(items[at : at + batch]))
-        for _, selection in method.seen:
-            assert selection.trace is not None
-            for found, left in ((visual, selection.trace.energy), (prompt, selection.trace.query_energy)):
-                totals = left.sum(dim=1)
-                found.append((totals / totals[0]).tolist())
+        traces = [segment.trace for sample in session.report.samples for segment in sample.segments]
+        for trace in traces:
+            if trace is not None:  # None: all of them stay
+                visual.append(_shares(trace.energy))
+                prompt.append(_shares(trace.query_energy))
         require(bool(visual), "keep", keep, "less than the visual tokens of a picture: otherwise nothing is picked")
     rows = []
     for step in range(max(map(len, visual))):
-        v, q = ([one[step] for one in found if step < len(one)] for found in (visual, prompt))
+        v, q = ([shares[step] for shares in kind if step < len(shares)] for kind in (visual, prompt))
         shares = {"visual": mean(v), "prompt": mean(q), "samples": len(v)}
         rows.append({"setting": f"after {step} picks", "picks": step, **shares})
     return rows
+
+
+def _shares(energy: Tensor) -> list[float]:
+    """[steps, tokens] -> of what there was at first"""
+    totals = energy.sum(dim=1)
+    shares: list[float] = (totals / totals[0]).tolist()
+    return shares
 
 
 RUNTIME = (

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from divevlm.core.select import select
 from divevlm.engine import prune
 from divevlm.engine.report import Report
 from divevlm.methods import Method
 from divevlm.models import family_of
+from divevlm.timing import Clock
 from divevlm.viz.media import Clip
 from divevlm.viz.places import Panel, panels
 
@@ -127,29 +126,6 @@ def _word(tokenizer: Any, number: int) -> str:
     return f" {text.lstrip()}" if marked else text
 
 
-class _Clock:
-    """A streamer that notes when tokens come (the first call brings the prompt), and how long the prefill takes."""
-
-    def __init__(self, text: Any) -> None:
-        self.times: list[float] = []
-        self.prefill: list[float] = []
-        self.handles = [text.register_forward_pre_hook(self._note), text.register_forward_hook(self._note)]
-        self.device = next(text.parameters()).device
-
-    def _note(self, *_: Any) -> None:
-        if len(self.prefill) < 2:
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)
-            self.prefill.append(time.perf_counter())
-
-    def put(self, value: Tensor) -> None:
-        self.times.append(time.perf_counter())
-
-    def end(self) -> None:
-        for handle in self.handles:
-            handle.remove()
-
-
 def _answer(model: Any, processor: Any, inputs: Any, label: str, method: Method | None, length: int) -> Answer:
     if method is None:
         return _generate(model, processor, inputs, label, length)
@@ -166,17 +142,11 @@ def _answer(model: Any, processor: Any, inputs: Any, label: str, method: Method 
 
 @torch.inference_mode()
 def _generate(model: Any, processor: Any, inputs: Any, label: str, length: int) -> Answer:
-    family = family_of(model)
-    clock, start = _Clock(family.at(model, family.text)), time.perf_counter()
-    try:
-        made = model.generate(**inputs, max_new_tokens=length, streamer=clock, **GREEDY)
-    finally:
-        clock.end()
-    seconds = time.perf_counter() - start
+    with Clock(model) as clock:
+        made = model.generate(**inputs, max_new_tokens=length, **GREEDY)
     answer = made[0, inputs["input_ids"].shape[1] :]
     text = processor.tokenizer.decode(answer, skip_special_tokens=True).strip()
-    begin, end = clock.prefill
-    return Answer(label, None, text, len(answer), end - begin, clock.times[1] - start, seconds, None)
+    return Answer(label, None, text, len(answer), clock.prefill, clock.first, clock.total, None)
 
 
 def _warm_up(model: Any, inputs: Any) -> None:
