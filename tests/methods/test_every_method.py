@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from divevlm import DIVE, Budget
+from divevlm.core.select import select as core_select
 from divevlm.methods import METHODS, method_of
+from divevlm.methods.dive import padded
 from tests.methods.signals import COMPARED, MERGING, SETS, choose, frames, permuted, plain, tiled, without
 
 KINDS = {
@@ -171,3 +173,13 @@ def test_settings_may_stand_behind_the_name():
     ]:
         with pytest.raises(ValueError, match=f"^{message}$"):
             method_of(text, 4, options)
+
+
+def test_groups_of_several_lengths_are_padded_for_an_accelerator():
+    groups, keeps = [plain(seed=1), plain(4, 5, m=3, seed=2), plain(2, 3, m=0, seed=3)], [9, 4, 5]
+    x, valid_x = padded([group.visual for group in groups])
+    q, valid_q = padded([group.text for group in groups])
+    assert (valid_x.sum(1).tolist(), valid_q.sum(1).tolist()) == ([36, 20, 6], [7, 3, 0])
+    together = core_select(x, q, keeps, valid_x=valid_x, valid_q=valid_q)
+    apart = DIVE(keep=9).select(groups, keeps)
+    assert [selection.order.tolist() for selection in together] == [selection.order.tolist() for selection in apart]

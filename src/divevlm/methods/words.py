@@ -32,7 +32,8 @@ BEHIND = re.compile(r"(?:\s*\b(?:ASSISTANT|Assistant):|\n\s*assistant|\s*\[/INST
 def question(signals: Signals, tokenizer: Any) -> str:
     """The bare question: the prompt behind the image (the whole prompt where nothing is behind it) without the names of the
     speakers at its ends and without sentences about the form of the answer."""
-    return FORMAT.sub("", _bare(_decoded(signals, tokenizer)[0])).strip()
+    text, _ = _decoded(signals, tokenizer)
+    return FORMAT.sub("", BEHIND.sub("", BEFORE.sub("", text))).strip()
 
 
 def content(text: str) -> list[str]:
@@ -81,10 +82,6 @@ def _decoded(signals: Signals, tokenizer: Any) -> tuple[str, Tensor]:
     rows = rows_behind_image(signals).to(signals.ids.device)
     text: str = tokenizer.decode(signals.ids[rows].tolist(), skip_special_tokens=True)
     return text, rows
-
-
-def _bare(text: str) -> str:
-    return BEHIND.sub("", BEFORE.sub("", text))
 
 
 def _blank(pattern: re.Pattern[str], text: str) -> str:
