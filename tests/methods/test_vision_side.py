@@ -142,6 +142,16 @@ def test_hired_divides_by_what_the_base_view_saw_first():
         assert set(best.tolist()) == set(selection.order.tolist()) & set(members.tolist())
 
 
+def test_hired_weighs_each_tile_by_the_base_view_inside_it():
+    signals = tiled(2, 3, side=6, d=2)
+    first = signals.vision.first_saliency
+    heat = first[:36].view(6, 6)
+    by_hand = [
+        float(heat[3 * row : 3 * row + 3, 2 * column : 2 * column + 2].sum()) for row in (0, 1) for column in range(3)
+    ]
+    assert HiRED(keep=20).weights(signals, units(signals), first) == pytest.approx(by_hand)
+
+
 def test_hired_budget_of_five_views():
     signals = tiled(side=24, d=2)
     places = HiRED(keep=576).places(signals, units(signals), int(5 * 576 * 0.2))
