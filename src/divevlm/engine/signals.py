@@ -85,7 +85,7 @@ class Gatherer:
         visual, text = visual.to(hidden.device), text.to(hidden.device)
         batch = len(of.hidden)
         cos, sin = (
-            merged_table(
+            _merged_table(
                 t.expand(*t.shape[:-3], batch, *t.shape[-2:]).select(-3, row).to(hidden.device), of.block.self_attn
             )
             for t in of.tables
@@ -95,7 +95,7 @@ class Gatherer:
             past = None if of.past is None else of.past[0][row]
             columns = self.columns if of.past is None else of.past[1].then(self.columns)
             columns = columns.map(lambda rows: rows[row].to(hidden.device))
-            rows = attention_rows(of.block, hidden, (cos, sin), queries, columns, past)
+            rows = _attention_rows(of.block, hidden, (cos, sin), queries, columns, past)
             signals.attention = rows[..., visual].to(device)
         if needs.gravity:
             signals.gravity = gravity((cos[text], sin[text]), (cos[visual], sin[visual])).to(device)
@@ -124,7 +124,7 @@ def _repeated(block: Any, keys: Tensor) -> Tensor:
     return keys.repeat_interleave(heads // keys.shape[0], dim=0)
 
 
-def attention_rows(
+def _attention_rows(
     block: Any,
     hidden: Tensor,
     tables: tuple[Tensor, Tensor],
@@ -160,7 +160,7 @@ def _heads(attention: Any, name: str, states: Tensor) -> Tensor:
     return heads
 
 
-def merged_table(table: Tensor, attention: Any) -> Tensor:
+def _merged_table(table: Tensor, attention: Any) -> Tensor:
     """M-RoPE of older versions: one table each for time, height and width, of which every section takes its own."""
     if table.dim() == 2:
         return table
