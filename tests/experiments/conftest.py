@@ -8,7 +8,7 @@ from divevlm_tiny import build
 
 from divevlm.cli import main
 from divevlm.experiments.answering import Answerer
-from divevlm.experiments.loading import load
+from divevlm.loading import load
 
 MICRO = {
     "text": {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 5, "num_attention_heads": 2},

@@ -16,9 +16,9 @@ import transformers
 from divevlm.cli import main
 from divevlm.experiments import runner
 from divevlm.experiments.journal import read
-from divevlm.experiments.loading import load
 from divevlm.experiments.on_ray import gpus_each
 from divevlm.experiments.runner import Run, evaluate, keeps
+from divevlm.loading import load
 
 METHODS, KEEPS, TASKS = ("dive", "grid"), (48, 16), ("existence", "reading")
 

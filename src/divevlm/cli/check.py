@@ -8,7 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from divevlm.cli.loading import DTYPES, keep
+from divevlm.checks import at_least, keep
+from divevlm.cli.loading import add_device_options
 from divevlm.files import write
 from divevlm.terminal import progress, table
 
@@ -37,16 +38,17 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("model", metavar="MODEL", help="a folder, a name on the hub, or an embedded model (llava)")
     parser.add_argument("--method", default="dive", help="a name with options: dive:eta=0.5")
-    parser.add_argument("--keep", type=keep, default=0.2, help="a count or a share of the visual tokens (default 0.2)")
-    parser.add_argument(
-        "--dtype", choices=DTYPES, help="of the weights (default: float32 on a CPU, as stored on a GPU)"
-    )
-    parser.add_argument("--device", help="cpu, cuda, cuda:1 (default: the first GPU if there is one)")
+    parser.add_argument("--keep", default="0.2", help="a count or a share of the visual tokens (default 0.2)")
+    add_device_options(parser)
     parser.add_argument("--device-map", choices=("auto",), help="spread the model over all GPUs")
-    parser.add_argument("--attn", choices=("sdpa", "eager", "flash_attention_2"), help="attention implementation")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="one of your own beside those that are drawn")
     parser.add_argument(
-        "--new-tokens", type=int, default=16, metavar="N", help="generated in measurements (default 16)"
+        "--new-tokens",
+        "--max-new-tokens",
+        type=int,
+        default=16,
+        metavar="N",
+        help="generated in measurements (default 16)",
     )
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="of each measurement (default 3)")
     parser.add_argument("--out", type=Path, default=Path("divevlm-check.json"), metavar="FILE", help="the whole report")
@@ -55,26 +57,24 @@ def add(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from divevlm.checks import at_least
-    from divevlm.cli.loading import check_device, quiet
     from divevlm.experiments.checking import Subject, findings
-    from divevlm.experiments.loading import default_device, load, machine
+    from divevlm.experiments.loading import machine
     from divevlm.experiments.measuring import measured
     from divevlm.experiments.samples import pictures
     from divevlm.experiments.settings import Setting
+    from divevlm.loading import check_device, default_device, load
 
     at_least("--new-tokens", options.new_tokens, 2)
     at_least("--repeats", options.repeats, 1)
     if options.method == "vanilla":
         raise ValueError("--method must be one that prunes, got 'vanilla'")
-    setting, whole = (Setting(options.method, share).check() for share in (options.keep, 1.0))
+    setting, whole = (Setting(options.method, share).check() for share in (keep(options.keep), 1.0))
     check_device(options.device or default_device())
     shown = pictures()
     if options.picture is not None:
-        from divevlm.viz.media import read_picture
+        from divevlm.media import read_picture
 
         shown.append((str(options.picture.name), read_picture(options.picture)))
-    quiet()
     with progress("divevlm check") as tick:
         tick("loading the model")
         model, processor = load(options.model, options.device, options.dtype, options.device_map, attn=options.attn)

@@ -33,14 +33,14 @@ def add(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from divevlm.cli.loading import embedded
+    from divevlm.loading import load
 
     if options.questions < 1:
         raise ValueError(f"--questions must be at least 1, got {options.questions}")
     check_target("--out", options.out)
     with progress("divevlm demo") as tick:
         tick("loading the embedded model")
-        model, processor = embedded()
+        model, processor = load("llava")
         asked = samples(options.questions)
         told = []
         for number, sample in enumerate(asked):

@@ -36,8 +36,8 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from divevlm import __version__
-    from divevlm.cli.loading import check_device, quiet
     from divevlm.cli.selfcheck import checks
+    from divevlm.loading import check_device, embedded_models, quiet
 
     quiet()
     found = {"divevlm": __version__, "python": platform.python_version(), "system": platform.platform()}
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> None:
         for device in [options.device] if options.device else there:
             tick(f"checking the engine on {device}")
             rows += [{"device": device} | row for row in checks(device)]
-    result = found | {"devices": there, "extras": extras(), "embedded_models": embedded(), "rows": rows}
+    result = found | {"devices": there, "extras": extras(), "embedded_models": embedded_models(), "rows": rows}
     print(json.dumps(result) if options.json else shown(result))
     if not all(row["ok"] for row in rows):
         raise ValueError("the self-check failed: pruned answers can't be trusted on this machine")
@@ -74,12 +74,6 @@ def extras() -> list[dict[str, Any]]:
         versions = {package: _version(package) for package in packages}
         rows.append({"extra": extra, "packages": versions, "complete": None not in versions.values(), "for": use})
     return rows
-
-
-def embedded() -> list[str]:
-    from divevlm_tiny import available
-
-    return available()
 
 
 def _version(package: str) -> str | None:

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from divevlm.checks import keeps
 from divevlm.terminal import table
 
 EPILOG = """examples:
@@ -63,7 +64,7 @@ def run(options: argparse.Namespace) -> None:
     from divevlm.experiments.limits import Limits
     from divevlm.experiments.loading import rank
     from divevlm.experiments.results import cells
-    from divevlm.experiments.runner import Run, evaluate, keeps, names, usual_inputs
+    from divevlm.experiments.runner import Run, evaluate, names, usual_inputs
     from divevlm.experiments.tasks import is_embedded
 
     same = (
@@ -82,7 +83,7 @@ def run(options: argparse.Namespace) -> None:
     )
     limits, tasks = Limits.parse(options.limit), names(options.tasks)
     asks = any(not is_embedded(name) for name in tasks)
-    found = evaluate(
+    results = evaluate(
         Run(
             limit=limits.default,
             limits=limits.named,
@@ -98,10 +99,10 @@ def run(options: argparse.Namespace) -> None:
     if rank()[0]:  # not the first of several processes
         return
     if options.json:
-        print(json.dumps(found))
+        print(json.dumps(results))
         return
-    if found["rows"]:
-        print(table(*cells(found["rows"])))
-    if "benchmarks" in found:
-        print(table(*lmms_scores.cells(found["benchmarks"])))
-    print(f"\nresults in {options.out}; {found['wall_seconds']:.0f} s")
+    if results["rows"]:
+        print(table(*cells(results["rows"])))
+    if "benchmarks" in results:
+        print(table(*lmms_scores.cells(results["benchmarks"])))
+    print(f"\nresults in {options.out}; {results['wall_seconds']:.0f} s")

@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from divevlm.cli.loading import add_model_options, ask_all, keep, media_and_question
+from divevlm.checks import keeps, names, numbers
+from divevlm.cli.loading import add_model_options, ask_all, media_and_question
 from divevlm.files import check_target, write
 
 EXAMPLES = """examples:
@@ -39,32 +40,24 @@ def run(options: argparse.Namespace) -> None:
     from divevlm.viz.explorer import page, settings
 
     check_target("--out", options.out)
-    keeps = listed("--keep", options.keep, keep)
     runs = list(
         settings(
-            listed("--methods", options.methods, str),
-            keeps,
-            listed("--lam", options.lam, float),
-            listed("--eta", options.eta, float),
+            names("--methods", options.methods),
+            keeps(options.keep),
+            numbers("--lam", options.lam),
+            numbers("--eta", options.eta),
         )
     )
     media, question = media_and_question(options)
-    asked = ask_all(options, "divevlm explore", media, question, [("all tokens", None), *runs])
-    html = page(asked)
+    comparison = ask_all(options, "divevlm explore", media, question, [("all tokens", None), *runs])
+    html = page(comparison)
     write(options.out, html)
-    rows = [{"setting": answer.label, "answer": answer.text} for answer in asked.answers]
+    rows = [{"setting": answer.label, "answer": answer.text} for answer in comparison.answers]
     if options.json:
-        print(json.dumps({"page": str(options.out), "bytes": len(html.encode()), "visual": asked.visual, "rows": rows}))
+        print(
+            json.dumps(
+                {"page": str(options.out), "bytes": len(html.encode()), "visual": comparison.visual, "rows": rows}
+            )
+        )
         return
     print(f"wrote {options.out} ({len(html) / 1e6:.1f} MB, {len(runs)} settings): open it in any browser")
-
-
-def listed(option: str, text: str, kind: Any) -> list[Any]:
-    """Values joined by commas."""
-    try:
-        values = [kind(part.strip()) for part in text.split(",") if part.strip()]
-    except (ValueError, argparse.ArgumentTypeError):
-        values = []
-    if not values:
-        raise ValueError(f"{option} must be values joined by commas, got {text!r}")
-    return list(dict.fromkeys(values))

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from divevlm.budget import Budget
-from divevlm.checks import require
+from divevlm.checks import keeps, require
 from divevlm.experiments import figures, results
 from divevlm.experiments.analyses import ANALYSES, SCHEDULES, Table, analyze
 from divevlm.experiments.answering import Answerer
 from divevlm.experiments.loading import machine
-from divevlm.experiments.runner import Run, bar, keeps, names, usual_inputs
+from divevlm.experiments.runner import Run, bar, names, usual_inputs
 from divevlm.experiments.tasks import is_embedded
 from divevlm.experiments.timing import ENERGY, RUNTIME, energy, runtime
 

@@ -7,7 +7,8 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from divevlm.viz.places import Box, Panel
+from divevlm.models.places import Box
+from divevlm.viz.places import Panel
 
 BLUE, ORANGE, GREEN, RED, PURPLE, SKY, YELLOW = (
     "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442",

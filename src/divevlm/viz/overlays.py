@@ -7,26 +7,26 @@ from textwrap import wrap
 from typing import Any
 
 from divevlm.engine.report import SampleReport
-from divevlm.viz.asking import Answer, Asked
+from divevlm.viz.asking import Comparison, MethodAnswer
 from divevlm.viz.canvas import BLUE, FONT, ORANGE, PAGE, bar, cells, darken, figure, heat, show
 from divevlm.viz.places import Panel
 
 FRAMES = 8  # panels in a row of a picture, at most
 
 
-def kept(asked: Asked, answer: Answer | None = None) -> Any:
+def kept(comparison: Comparison, answer: MethodAnswer | None = None) -> Any:
     """What one method keeps, on every view or frame. Default: the first answer that was pruned."""
-    chosen = answer or next(answer for answer in asked.answers if answer.report is not None)
-    return _rows(asked, [chosen])
+    chosen = answer or next(answer for answer in comparison.answers if answer.report is not None)
+    return _rows(comparison, [chosen])
 
 
-def masks(asked: Asked) -> Any:
+def masks(comparison: Comparison) -> Any:
     """What each method keeps, side by side: columns for one view, else a row a method and a column a view or frame."""
-    return _rows(asked, [answer for answer in asked.answers if answer.report is not None])
+    return _rows(comparison, [answer for answer in comparison.answers if answer.report is not None])
 
 
-def _rows(asked: Asked, answers: Sequence[Answer]) -> Any:
-    shown = _spread(asked.panels)
+def _rows(comparison: Comparison, answers: Sequence[MethodAnswer]) -> Any:
+    shown = _spread(comparison.panels)
     if len(shown) == 1:
         made, axes = _grid_of(1, 1 + len(answers), shown)
         show(axes[0][0], shown[0], "image")
@@ -44,7 +44,7 @@ def _rows(asked: Asked, answers: Sequence[Answer]) -> Any:
     for axis, answer, panel, title in places:
         show(axis, panel, title)
         darken(axis, panel, set(_sample(answer).kept))
-    made.suptitle(_short(asked.question, 90), fontsize=FONT + 1)
+    made.suptitle(_short(comparison.question, 90), fontsize=FONT + 1)
     return made
 
 
@@ -60,12 +60,12 @@ def heat_map(panels: Sequence[Panel], values: Mapping[int, float], label: str = 
     return made
 
 
-def evolution(asked: Asked, answer: Answer, steps: Sequence[int] = (1, 2, 4, 8, 16)) -> Any:
+def evolution(comparison: Comparison, answer: MethodAnswer, steps: Sequence[int] = (1, 2, 4, 8, 16)) -> Any:
     """The fused score before each of these picks (1, 2, ...), with all picks so far in numbered boxes."""
     traces = _traces(answer)
     last = max(trace.scores.shape[0] for trace, _, _ in traces)
     steps = [step for step in steps if step <= last]
-    shown = _spread(asked.panels, 4)
+    shown = _spread(comparison.panels, 4)
     made, axes = _grid_of(len(shown), len(steps), shown * len(steps))
     for column, step in enumerate(steps):
         values: dict[int, float] = {}
@@ -79,7 +79,7 @@ def evolution(asked: Asked, answer: Answer, steps: Sequence[int] = (1, 2, 4, 8, 
             show(axes[row][column], panel, f"step {step}" if row == 0 else "")
             heat(axes[row][column], panel, values, top)
             numbered(axes[row][column], panel, picked, step)
-    made.suptitle(_short(asked.question, 90), fontsize=FONT + 1)
+    made.suptitle(_short(comparison.question, 90), fontsize=FONT + 1)
     return made
 
 
@@ -101,16 +101,16 @@ def numbered(axes: Any, panel: Panel, picked: Mapping[int, int], newest: int) ->
         text.set_path_effects([withStroke(linewidth=1.4, foreground="black")])
 
 
-def gallery(rows: Sequence[tuple[Asked, Answer, Answer]], panel: int = 0) -> Any:
+def gallery(rows: Sequence[tuple[Comparison, MethodAnswer, MethodAnswer]], panel: int = 0) -> Any:
     """One row a question: picture, initial score, one-shot selection, DIVE's, and their difference.
 
-    rows: (asked, answer by frozen scores, answer by DIVE), both of them traced
+    rows: (comparison, answer by frozen scores, answer by DIVE), both of them traced
     """
     titles = ("image", "initial score", "one-shot", "DIVE", "difference")
-    shown = [asked.panels[panel] for asked, _, _ in rows]
+    shown = [comparison.panels[panel] for comparison, _, _ in rows]
     high = sum(PAGE / 5 * one.picture.height / one.picture.width + 0.35 for one in shown) + 0.2
     made, axes = figure(len(rows), 5, PAGE, high)
-    for i, ((asked, frozen, dive), one) in enumerate(zip(rows, shown, strict=True)):
+    for i, ((comparison, frozen, dive), one) in enumerate(zip(rows, shown, strict=True)):
         for j, axis in enumerate(axes[i]):
             show(axis, one, titles[j] if i == 0 else "")
         trace, tokens, _ = _traces(frozen)[0]
@@ -120,7 +120,7 @@ def gallery(rows: Sequence[tuple[Asked, Answer, Answer]], panel: int = 0) -> Any
         darken(axes[i][2], one, first)
         darken(axes[i][3], one, second)
         difference(axes[i][4], one, first, second)
-        for j, text in ((0, asked.question), (2, frozen.text), (3, dive.text)):
+        for j, text in ((0, comparison.question), (2, frozen.text), (3, dive.text)):
             axes[i][j].set_xlabel("\n".join(wrap(_short(text, 56), 28)), fontsize=FONT - 1.5)
     made.supxlabel("difference: blue one-shot only, orange DIVE only, white both", fontsize=FONT - 1)
     return made
@@ -139,13 +139,13 @@ def difference(axes: Any, panel: Panel, first: set[int], second: set[int]) -> No
         cells(axes, (places[token] for token in tokens if token in places), facecolors=colour)
 
 
-def _sample(answer: Answer) -> SampleReport:
+def _sample(answer: MethodAnswer) -> SampleReport:
     if answer.report is None:
         raise ValueError(f"answer must be of a method that prunes, got {answer.label!r}")
     return answer.report.samples[0]
 
 
-def _traces(answer: Answer) -> list[tuple[Any, list[int], list[int]]]:
+def _traces(answer: MethodAnswer) -> list[tuple[Any, list[int], list[int]]]:
     """Trace, candidates and picks of each group of competing tokens."""
     sample = _sample(answer)
     if answer.method is None or all(segment.trace is None for segment in sample.segments):

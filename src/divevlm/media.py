@@ -16,7 +16,7 @@ DEEP = ("I", "F")  # modes of grey pictures with more than eight bits begin like
 
 
 @dataclass(frozen=True)
-class Clip:
+class Video:
     """Some frames of a video, uint8 [T, height, width, 3], and what was taken of what."""
 
     frames: np.ndarray[Any, Any]
@@ -43,7 +43,7 @@ class Clip:
         }
 
 
-def load(path: str | Path, frames: int = 8) -> Image.Image | Clip:
+def load(path: str | Path, frames: int = 8) -> Image.Image | Video:
     """A picture, upright and without alpha, or `frames` frames of a video (by the file's name)."""
     file = Path(path)
     if "://" in str(path):
@@ -92,7 +92,7 @@ def eight_bits(picture: Image.Image, kind: str) -> Image.Image:
     return Image.fromarray(grey if clear is None else np.where(values == clear, np.uint8(255), grey))
 
 
-def read_clip(file: Path, frames: int) -> Clip:
+def read_clip(file: Path, frames: int) -> Video:
     """Frames from the middles of equal stretches of the video, in order."""
     if frames < 1:
         raise ValueError(f"--frames must be at least 1, got {frames}")
@@ -117,7 +117,7 @@ def read_clip(file: Path, frames: int) -> Clip:
         raise ValueError(f"IMAGE must be a picture or a video, got {str(file)!r}: {_line(error)}") from None
     if not found:
         raise ValueError(f"IMAGE must be a video with at least one frame, got {str(file)!r}")
-    return Clip(np.stack(list(found.values())), list(found), total, rate)
+    return Video(np.stack(list(found.values())), list(found), total, rate)
 
 
 def _line(error: Exception) -> str:
