@@ -73,7 +73,7 @@ def test_its_prompts_are_built_as_it_says(model):
     assert seen[0]["images"] == [pictures[:1], pictures[1:]]
     assert seen[0]["padding_side"] == "left"
     video = Video(np.zeros((2, 8, 8, 3), np.uint8), [0, 1], 2, 1.0)
-    with pytest.raises(ValueError, match="IMAGE must be pictures for mirror_vlm, which takes no videos"):
+    with pytest.raises(ValueError, match="model must be of a family that takes videos, for these, got 'mirror_vlm'"):
         inputs(Spy(), family, [Prompt.of("what ?", [video])])
 
 

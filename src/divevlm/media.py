@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 VIDEOS = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ogv", ".wmv", ".flv")
 
+ANIMATED = ("GIF", "PNG", "WEBP")
 DEEP = ("I", "F")  # modes of grey pictures with more than eight bits begin like this
 
 
@@ -59,6 +60,9 @@ def read_picture(file: Path) -> Image.Image:
 
     try:
         with Image.open(file) as opened:
+            frames = getattr(opened, "n_frames", 1) if opened.format in ANIMATED else 1
+            if frames > 1:
+                raise ValueError(f"an animation of {frames} frames: save one of them, or all as a video")
             picture = ImageOps.exif_transpose(opened)
             if picture.mode.startswith(DEEP):
                 return eight_bits(picture, opened.format or "").convert("RGB")

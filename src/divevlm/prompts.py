@@ -73,7 +73,7 @@ def _media(family: Family, prompts: Sequence[Prompt]) -> dict[str, Any]:
     if any(images):
         arguments["images"] = images if family.nested_images else list(chain(*images))
     if any(videos):
-        require(bool(family.videos), "IMAGE", "a video", f"pictures for {family.name}, which takes no videos")
+        require(bool(family.videos), "model", family.name, "of a family that takes videos, for these")
         frames = [[video.frames for video in row] for row in videos]
         arguments["videos"] = frames if family.nested_videos else list(chain(*frames))
         arguments |= {"video_metadata": [video.metadata for video in chain(*videos)], "do_sample_frames": False}

@@ -277,4 +277,4 @@ def test_a_video_is_sampled_and_said_so(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr("divevlm.loading.load", lambda *_, **__: (entry.model, entry.processor))
     code, _, err = run(capsys, "run", str(tmp_path / "a.mp4"), "What moves?", "--keep", "4")
     assert code == 2
-    assert "takes no videos" in err
+    assert "model must be of a family that takes videos" in err

@@ -56,5 +56,5 @@ def test_clips(name):
 
 def test_a_family_without_videos_says_so():
     entry = build("llava")
-    with pytest.raises(ValueError, match="model must be of a family that takes videos for these tasks, got 'llava'"):
+    with pytest.raises(ValueError, match="model must be of a family that takes videos, for these, got 'llava'"):
         Answerer(entry.model, entry.processor).generate(clips(1), None, 2)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from divevlm.checks import at_least, counts
+from divevlm.checks import at_least, counts, names
 from divevlm.files import check_picture, check_target, write
 from divevlm.terminal import progress, table
 
@@ -38,7 +38,10 @@ def add(commands: Any) -> None:
         help="cuda: eager, graph and Triton, and their share of a prefill",
     )
     selection.add_argument(
-        "--methods", metavar="NAMES", help="time every method's selection instead: all, or names joined by commas"
+        "--method",
+        old=["--methods"],
+        metavar="NAMES",
+        help="time every method's selection instead: all, or names joined by commas",
     )
     selection.set_defaults(run=run_selection)
     engine = kinds.add_parser(
@@ -57,11 +60,13 @@ def add(commands: Any) -> None:
     accuracy = kinds.add_parser(
         "accuracy",
         help="answers of the embedded model under pruning: every method and budget, task by task",
-        epilog="example: divevlm bench accuracy --methods dive,fastv,dive:norm=none --keep 64,16 --n 400",
+        epilog="example: divevlm bench accuracy --method dive,fastv,dive:norm=none --keep 64,16 --limit 400",
     )
-    accuracy.add_argument("--methods", default="dive,dive-no-update", help="names, with settings: dive:layer=3:eta=0.5")
+    accuracy.add_argument(
+        "--method", old=["--methods"], default="dive,dive-no-update", help="names, with settings: dive:layer=3:eta=0.5"
+    )
     accuracy.add_argument("--keep", default="192,128,64,32,16", metavar="K,K", help="budgets in tokens of 576")
-    accuracy.add_argument("--n", type=int, default=1000, help="questions (default 1000)")
+    accuracy.add_argument("--limit", old=["--n"], type=int, default=1000, help="questions (default 1000)")
     accuracy.add_argument("--split", choices=("validation", "test", "shift"), default="validation")
     accuracy.add_argument("--model", default="llava", help="llava, or a folder with a tiny-llava of another training")
     accuracy.add_argument("--plot", type=Path, metavar="FILE", help="also draw accuracy over the budget (.png or .svg)")
@@ -88,9 +93,9 @@ def run_selection(options: argparse.Namespace) -> None:
     check_target("--out", options.out)
     _at_least_one(options, "rounds", "slow_rounds")
     place(options.device)
-    if options.methods:
+    if options.method:
         if options.device != "cpu":
-            raise ValueError("--device must be cpu with --methods, got 'cuda'")
+            raise ValueError("--device must be cpu with --method, got 'cuda'")
         run_methods(options)
         return
     shapes = [Shape(*_shape(text)) for text in options.shape] if options.shape else SHAPES
@@ -106,9 +111,9 @@ def run_methods(options: argparse.Namespace) -> None:
 
     shapes = [Shape(*_shape(text)) for text in options.shape] if options.shape else SHAPES
     costly = [name for name in METHODS if METHODS.get(name).cost != "none"]
-    names = costly if options.methods == "all" else options.methods.split(",")
+    chosen = costly if options.method == "all" else names("--method", options.method)
     with progress("bench selection") as tick:
-        result = measure(names, shapes, options.rounds, tick)
+        result = measure(chosen, shapes, options.rounds, tick)
     _show(options, result, _methods_table)
 
 
@@ -129,10 +134,10 @@ def run_accuracy(options: argparse.Namespace) -> None:
 
     check_target("--out", options.out)
     check_picture("--plot", options.plot)
-    _at_least_one(options, "n")
+    _at_least_one(options, "limit")
     keeps = counts("--keep", options.keep, 1, 576)
     with progress("bench accuracy") as tick:
-        result = measure(options.methods.split(","), keeps, options.n, options.split, options.model, tick)
+        result = measure(names("--method", options.method), keeps, options.limit, options.split, options.model, tick)
     _draw(options, plot, result)
     _show(options, result, tables)
 

@@ -34,17 +34,16 @@ def add(commands: Any) -> None:
         "check",
         help="does pruning work on your checkpoint and card? proofs and measurements, no data set",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("model", metavar="MODEL", help="a folder, a name on the hub, or an embedded model (llava)")
-    parser.add_argument("--method", default="dive", help="a name with options: dive:eta=0.5")
+    parser.add_argument("--method", old=["--methods"], default="dive", help="a name with options: dive:eta=0.5")
     parser.add_argument("--keep", default="0.2", help="a count or a share of the visual tokens (default 0.2)")
     add_device_options(parser)
     parser.add_argument("--device-map", choices=("auto",), help="spread the model over all GPUs")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="one of your own beside those that are drawn")
     parser.add_argument(
         "--new-tokens",
-        "--max-new-tokens",
+        old=["--max-new-tokens"],
         type=int,
         default=16,
         metavar="N",

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from divevlm.checks import at_least
 from divevlm.files import check_target, write
 from divevlm.terminal import progress
 
@@ -20,10 +21,15 @@ def add(commands: Any) -> None:
     demo = commands.add_parser(
         "demo",
         help="the embedded model, with all visual tokens and with a few; no download",
-        epilog="example: divevlm demo --questions 16 -o page.html",
+        epilog="example: divevlm demo --limit 16 -o page.html",
     )
     demo.add_argument(
-        "--questions", type=int, default=12, metavar="N", help="the first N of the validation split (default 12)"
+        "--limit",
+        old=["--questions"],
+        type=int,
+        default=12,
+        metavar="N",
+        help="the first N of the validation split (default 12)",
     )
     demo.add_argument(
         "-o", "--out", type=Path, default=Path("divevlm-demo.html"), metavar="FILE", help="the explorer page"
@@ -35,13 +41,12 @@ def add(commands: Any) -> None:
 def run(options: argparse.Namespace) -> None:
     from divevlm.loading import load
 
-    if options.questions < 1:
-        raise ValueError(f"--questions must be at least 1, got {options.questions}")
+    at_least("--limit", options.limit, 1)
     check_target("--out", options.out)
     with progress("divevlm demo") as tick:
         tick("loading the embedded model")
         model, processor = load("llava")
-        asked = samples(options.questions)
+        asked = samples(options.limit)
         told = []
         for number, sample in enumerate(asked):
             tick(sample.text, number / len(asked))

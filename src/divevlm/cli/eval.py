@@ -22,10 +22,11 @@ def add(commands: Any) -> None:
         "eval",
         help="answers under pruning: methods, budgets, tasks; resumable",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--model", default="llava", metavar="ID", help="an embedded model (llava), a path or an id")
-    parser.add_argument("--method", default="dive", help="names joined by commas, with options: dive:eta=0.5:layer=3")
+    parser.add_argument(
+        "--method", old=["--methods"], default="dive", help="names joined by commas, with options: dive:eta=0.5:layer=3"
+    )
     parser.add_argument("--keep", default="64", help="counts or shares joined by commas")
     parser.add_argument("--tasks", default="embedded", help="embedded, some of its eight tasks, or lmms-eval names")
     parser.add_argument(
@@ -38,7 +39,9 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--split", default="validation", choices=("validation", "test", "shift"), help="of the embedded tasks"
     )
-    parser.add_argument("--new-tokens", type=int, default=16, help="longest answer to an embedded question")
+    parser.add_argument(
+        "--new-tokens", old=["--max-new-tokens"], type=int, default=16, help="longest answer to an embedded question"
+    )
     parser.add_argument(
         "--engine", choices=("process", "ray"), default="process", help="ray: Ray Data actors (extra ray)"
     )

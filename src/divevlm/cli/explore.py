@@ -13,7 +13,7 @@ from divevlm.files import check_target, write
 
 EXAMPLES = """examples:
   divevlm explore photo.jpg "What is on the table?" --model llava-hf/llava-1.5-7b-hf -o page.html
-  divevlm explore clip.mp4 "Who wins?" --model PATH --keep 0.15,0.05 --methods dive,fastv --lam 0,1.5 --eta 0.8,1"""
+  divevlm explore clip.mp4 "Who wins?" --model PATH --keep 0.15,0.05 --method dive,fastv --lam 0,1.5 --eta 0.8,1"""
 
 
 def add(commands: Any) -> None:
@@ -21,12 +21,15 @@ def add(commands: Any) -> None:
         "explore",
         help="write a page that shows how tokens are chosen, step by step",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     explore.add_argument("what", nargs="+", metavar="IMAGE ... QUESTION", help="pictures or videos, then the question")
     explore.add_argument("-o", "--out", type=Path, default=Path("page.html"), metavar="FILE", help="default page.html")
     explore.add_argument(
-        "--methods", default="dive,dive-no-update,fastv,random", metavar="NAMES", help="joined by commas"
+        "--method",
+        old=["--methods"],
+        default="dive,dive-no-update,fastv,random",
+        metavar="NAMES",
+        help="names joined by commas",
     )
     explore.add_argument("--keep", default="64,16", metavar="K,K", help="budgets: counts or shares (default 64,16)")
     explore.add_argument("--lam", default="0,1.5,3", metavar="L,L", help="prompt strengths of the first method")
@@ -42,7 +45,7 @@ def run(options: argparse.Namespace) -> None:
     check_target("--out", options.out)
     runs = list(
         settings(
-            names("--methods", options.methods),
+            names("--method", options.method),
             keeps(options.keep),
             numbers("--lam", options.lam),
             numbers("--eta", options.eta),

@@ -7,19 +7,25 @@ import sys
 from typing import Any
 
 from divevlm.checks import at_least
+from divevlm.cli.parser import Parser
 from divevlm.loading import ATTENTIONS, DTYPES
 from divevlm.terminal import progress
 
 EMBEDDED = "tiny-llava"
 
 
-def add_model_options(command: argparse.ArgumentParser) -> None:
+def add_model_options(command: Parser) -> None:
     command.add_argument(
         "--model", metavar="MODEL", help="a folder, a name on the hub, or an embedded one: llava (default), qwen2vl"
     )
     command.add_argument("--system", metavar="TEXT", help="a system prompt")
     command.add_argument(
-        "--new-tokens", "--max-new-tokens", type=int, default=32, metavar="N", help="length of the answer (default 32)"
+        "--new-tokens",
+        old=["--max-new-tokens"],
+        type=int,
+        default=32,
+        metavar="N",
+        help="length of the answer (default 32)",
     )
     command.add_argument(
         "--frames", type=int, default=8, metavar="N", help="frames of a video, evenly spaced (default 8)"
@@ -27,7 +33,7 @@ def add_model_options(command: argparse.ArgumentParser) -> None:
     add_device_options(command)
 
 
-def add_device_options(command: argparse.ArgumentParser) -> None:
+def add_device_options(command: Parser) -> None:
     command.add_argument(
         "--dtype", choices=DTYPES, help="of the weights (default: float32 on a CPU, as stored on a GPU)"
     )

@@ -65,6 +65,8 @@ def run(options: argparse.Namespace) -> None:
         for row in rows:
             if "error" in row:
                 print(f"{row['method']}: {row['error']}")
+            elif options.match == "layer-mean" and row["mean"] - row["keep"] > 1 > row["leaving_mean"] - row["keep"]:
+                print(f"{row['method']}: its authors' lists, which match the tokens that leave a block")
     else:
         print(planned)
 

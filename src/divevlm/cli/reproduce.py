@@ -21,7 +21,6 @@ def add(commands: Any) -> None:
         "reproduce",
         help="the paper's tables and figures, measured beside printed",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("recipe", nargs="?", help="table1 ... table14, figure3 ... figure7")
     parser.add_argument("--list", action="store_true", help="what there is")

@@ -23,13 +23,12 @@ def add(commands: Any) -> None:
         "run",
         help="ask a model with all visual tokens and with the kept ones",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     run_command.add_argument(
         "what", nargs="+", metavar="IMAGE ... QUESTION", help="pictures or videos, then the question"
     )
     run_command.add_argument(
-        "--method", default="dive", metavar="NAME", help="with settings: dive:eta=0.5 (default dive)"
+        "--method", old=["--methods"], default="dive", metavar="NAME", help="with settings: dive:eta=0.5 (default dive)"
     )
     run_command.add_argument("--keep", default="64", help="visual tokens of an image: a count or a share (64)")
     run_command.add_argument("--compare", default="", metavar="NAMES", help="other methods, joined by commas")
