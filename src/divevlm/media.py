@@ -110,18 +110,18 @@ def read_clip(file: Path, frames: int) -> Video:
         with av.open(str(file)) as container:
             total = sum(1 for packet in container.demux(video=0) if packet.size)
         wanted = {int((i + 0.5) * total / frames) for i in range(frames)} if total > frames else set(range(total))
-        found: dict[int, Any] = {}
+        decoded: dict[int, Any] = {}
         with av.open(str(file)) as container:
             rate = float(container.streams.video[0].average_rate or 1)
             for number, frame in enumerate(container.decode(video=0)):
                 if number in wanted:
                     upright = np.rot90(frame.to_ndarray(format="rgb24"), getattr(frame, "rotation", 0) // 90)
-                    found[number] = np.ascontiguousarray(upright)
+                    decoded[number] = np.ascontiguousarray(upright)
     except (av.error.FFmpegError, IndexError, OSError) as error:
         raise ValueError(f"IMAGE must be a picture or a video, got {str(file)!r}: {_line(error)}") from None
-    if not found:
+    if not decoded:
         raise ValueError(f"IMAGE must be a video with at least one frame, got {str(file)!r}")
-    return Video(np.stack(list(found.values())), list(found), total, rate)
+    return Video(np.stack(list(decoded.values())), list(decoded), total, rate)
 
 
 def _line(error: Exception) -> str:

@@ -173,10 +173,10 @@ def _at_least_one(options: argparse.Namespace, *names: str) -> None:
 def _engine_shape(text: str) -> Any:
     from divevlm.bench.engine import Shape
 
-    found = re.fullmatch(r"(\d+),(\d+),(\d+),(\d+):(\d+(?:,\d+)*)", text)
-    numbers = [int(part) for part in found.groups()[:4]] if found else [0]
-    keeps = tuple(int(part) for part in found.group(5).split(",")) if found else (0,)
-    good = found and min(*numbers, *keeps) >= 1 and numbers[0] >= 3 and numbers[1] % 64 == 0 and numbers[3] >= 6
+    match = re.fullmatch(r"(\d+),(\d+),(\d+),(\d+):(\d+(?:,\d+)*)", text)
+    numbers = [int(part) for part in match.groups()[:4]] if match else [0]
+    keeps = tuple(int(part) for part in match.group(5).split(",")) if match else (0,)
+    good = match and min(*numbers, *keeps) >= 1 and numbers[0] >= 3 and numbers[1] % 64 == 0 and numbers[3] >= 6
     if not good or max(keeps) > 576 * numbers[2]:
         allowed = "L,d,V,M:K,K with at least 3 blocks, d a multiple of 64, 1 view, 6 text tokens, and K up to 576 V"
         raise ValueError(f"--shape must be {allowed}, got {text!r}")
@@ -192,14 +192,14 @@ def _shape(text: str) -> list[int]:
 
 
 def _selection_table(result: dict[str, Any]) -> str:
-    shown = [row for row in result["rows"] if "of_prefill" in row]
+    with_prefill = any("of_prefill" in row for row in result["rows"])
     head = [
         "(N, d, M, K)",
         "path",
         "ms",
         "over reference",
         "of floor",
-        "of prefill" if shown else "peak / N^2",
+        "of prefill" if with_prefill else "peak / N^2",
         "picks",
     ]
     rows, last = [], None
@@ -219,7 +219,7 @@ def _selection_table(result: dict[str, Any]) -> str:
         last = row["shape"]
     versions = ", ".join(f"{key} {value}" for key, value in result["machine"].items())
     note = "medians of interleaved runs; floor = the product X X^T alone; picks: against float64"
-    if shown:
+    if with_prefill:
         note += "; prefill: 32 blocks of a 7B Llama in bfloat16"
     return f"{table(head, rows)}\n\n{note}; {versions}"
 

@@ -69,23 +69,23 @@ def run(options: argparse.Namespace) -> None:
         raise ValueError("--method must be one that prunes, got 'vanilla'")
     setting, whole = (Setting(options.method, share).check() for share in (keep(options.keep), 1.0))
     check_device(options.device or default_device())
-    shown = pictures()
+    samples = pictures()
     if options.picture is not None:
         from divevlm.media import read_picture
 
-        shown.append((str(options.picture.name), read_picture(options.picture)))
+        samples.append((str(options.picture.name), read_picture(options.picture)))
     with progress("divevlm check") as tick:
         tick("loading the model")
         model, processor = load(options.model, options.device, options.dtype, options.device_map, attn=options.attn)
-        pruned, same = (one.ready(model, processor) for one in (setting, whole))
+        pruned, same = (budget.ready(model, processor) for budget in (setting, whole))
         assert pruned is not None
         assert same is not None
-        subject = Subject(model, processor, pruned, same, shown)
-        found = findings(subject, tick)
+        subject = Subject(model, processor, pruned, same, samples)
+        results = findings(subject, tick)
         tick("measuring")
         times = measured(subject, options.new_tokens, options.repeats)
     text = model.config.get_text_config()
-    broken = [one.check for one in found if one.ok is False]
+    broken = [result.check for result in results if result.ok is False]
     report = {
         "model": options.model,
         "family": model.config.model_type,
@@ -97,7 +97,7 @@ def run(options: argparse.Namespace) -> None:
         "blocks": text.num_hidden_layers,
         "machine": machine(),
         "ok": not broken,
-        "checks": [asdict(one) for one in found],
+        "checks": [asdict(result) for result in results],
         "rows": times,
     }
     write(options.out, json.dumps(report, indent=1) + "\n")
@@ -112,8 +112,8 @@ def run(options: argparse.Namespace) -> None:
 def _show(report: dict[str, Any], out: Path) -> None:
     about = ("family", "setting", "dtype", "attention", "device")
     print(f"{report['model']}: {', '.join(str(report[name]) for name in about)}\n")
-    said = {True: "ok", False: "BROKEN", None: "can't tell"}
-    print(table(["promise", "", "found"], [[c["check"], said[c["ok"]], c["detail"]] for c in report["checks"]]))
+    words = {True: "ok", False: "BROKEN", None: "can't tell"}
+    print(table(["promise", "", "found"], [[c["check"], words[c["ok"]], c["detail"]] for c in report["checks"]]))
     there = [column for column in COLUMNS if any(column[0] in row for row in report["rows"])]
     lines = [
         [row["setting"], *(f"{row[name]:.{digits}f}" if name in row else "" for name, _, digits in there)]
@@ -125,6 +125,6 @@ def _show(report: dict[str, Any], out: Path) -> None:
         f"\nkept {pruned['kept']:.0f} of {pruned['visual']:.0f} visual tokens of a photograph; "
         f"first token x{full['prefill_ms'] / pruned['prefill_ms']:.2f}, total x{full['total_ms'] / pruned['total_ms']:.2f}"
     )
-    unsure = sum(one["ok"] is None for one in report["checks"])
+    unsure = sum(check["ok"] is None for check in report["checks"])
     verdict = "every promise is kept" if report["ok"] else "BROKEN: please open an issue"
     print(f"verdict: {verdict}{f', {unsure} can not be told' if unsure and report['ok'] else ''}; all of it in {out}")

@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> None:
     from divevlm.loading import check_device, embedded_models, quiet
 
     quiet()
-    found = {"divevlm": __version__, "python": platform.python_version(), "system": platform.platform()}
+    versions = {"divevlm": __version__, "python": platform.python_version(), "system": platform.platform()}
     there = devices()
     if options.device is not None and options.device.split(":")[0] not in there:
         raise ValueError(f"--device must be one of {', '.join(there)}, got {options.device!r}")
@@ -51,8 +51,8 @@ def run(options: argparse.Namespace) -> None:
         for device in [options.device] if options.device else there:
             tick(f"checking the engine on {device}")
             rows += [{"device": device} | row for row in checks(device)]
-    result = found | {"devices": there, "extras": extras(), "embedded_models": embedded_models(), "rows": rows}
-    print(json.dumps(result) if options.json else shown(result))
+    result = versions | {"devices": there, "extras": extras(), "embedded_models": embedded_models(), "rows": rows}
+    print(json.dumps(result) if options.json else as_text(result))
     if not all(row["ok"] for row in rows):
         raise ValueError("the self-check failed: pruned answers can't be trusted on this machine")
 
@@ -83,7 +83,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def shown(result: dict[str, Any]) -> str:
+def as_text(result: dict[str, Any]) -> str:
     parts = [
         [
             row["extra"],

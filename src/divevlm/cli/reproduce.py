@@ -65,11 +65,11 @@ def run(options: argparse.Namespace) -> None:
     from divevlm.experiments.recipe import names, recipe
 
     if options.list or options.recipe is None:
-        found = [recipe(name) for name in names()]
+        recipes = [recipe(name) for name in names()]
         rows = [
             {"recipe": r.name, "title": r.title, "model": r.settings.get("model", "several"), "kind": r.kind}
             | {"budgets": r.budgets, "misfits": [str(one) for one in misfits(r)]}
-            for r in found
+            for r in recipes
         ]
         if options.json:
             print(json.dumps({"rows": rows}))

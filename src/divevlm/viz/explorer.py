@@ -33,8 +33,8 @@ def settings(
             changes += [{"eta": eta} for eta in etas if eta != DIVE.eta]
         for keep in keeps:
             for change in changes:
-                told = "".join(f", {key} {value:g}" for key, value in change.items())
-                yield f"{name} {keep}{told}", method_of(name, keep, change | traced)
+                suffix = "".join(f", {key} {value:g}" for key, value in change.items())
+                yield f"{name} {keep}{suffix}", method_of(name, keep, change | traced)
 
 
 def page(comparison: Comparison) -> str:

@@ -34,8 +34,8 @@ def pack(comparison: Comparison) -> dict[str, Any]:
         "visual": comparison.visual,
         "words": comparison.words,
         "panels": [_panel(panel, len(comparison.panels)) for panel in comparison.panels],
-        "full": next((_told(answer) for answer in comparison.answers if answer.report is None), None),
-        "runs": [_told(answer) | {"trace": _whose(answer, traced)} for answer in runs],
+        "full": next((_summary(answer) for answer in comparison.answers if answer.report is None), None),
+        "runs": [_summary(answer) | {"trace": _whose(answer, traced)} for answer in runs],
         "traces": [_trace(answer, limit) for answer in traced],
     }
 
@@ -46,11 +46,11 @@ def _traces(answer: MethodAnswer) -> bool:
 
 def longest(traced: Sequence[MethodAnswer]) -> list[MethodAnswer]:
     """Without those whose picks are the first picks of another one."""
-    found: list[MethodAnswer] = []
+    runs: list[MethodAnswer] = []
     for answer in sorted(traced, key=lambda answer: -sum(map(len, _orders(answer)))):
-        if _whose(answer, found) is None:
-            found.append(answer)
-    return found
+        if _whose(answer, runs) is None:
+            runs.append(answer)
+    return runs
 
 
 def _whose(answer: MethodAnswer, traced: Sequence[MethodAnswer]) -> int | None:
@@ -76,8 +76,8 @@ def _settings(answer: MethodAnswer) -> dict[str, Any]:
     return {"name": answer.method.name} | {name: getattr(answer.method, name) for name in kept}
 
 
-def _told(answer: MethodAnswer) -> dict[str, Any]:
-    told: dict[str, Any] = {
+def _summary(answer: MethodAnswer) -> dict[str, Any]:
+    summary: dict[str, Any] = {
         "label": answer.label,
         "answer": answer.text,
         "first_ms": round(1e3 * answer.first_seconds, 1),
@@ -85,9 +85,9 @@ def _told(answer: MethodAnswer) -> dict[str, Any]:
     }
     report = answer.report
     if report is None or answer.method is None:
-        return told
+        return summary
     sample = report.samples[0]
-    return told | {
+    return summary | {
         "method": answer.method.name,
         "about": " ".join((answer.method.__doc__ or "").split("\n\n")[0].split()),
         "keep": len(sample.order),
