@@ -18,10 +18,11 @@ from divevlm_tiny.shipped import load
 from divevlm_tiny.splits import Sample, questions
 from torch import Tensor
 
+from divevlm.bench.accuracy import chunks
 from divevlm.checks import at_least, counts
 from divevlm.core.selection import Selection
-from divevlm.engine import prune
-from divevlm.experiments.tiny_answers import Chunk, chunks, look, shared_features
+from divevlm.experiments.answering import Answerer
+from divevlm.experiments.tasks import Item, item_of
 from divevlm.methods.base import Signals
 from divevlm.methods.dive import DIVE
 from divevlm.terminal import one_line
@@ -59,16 +60,13 @@ def gaze(model: Any, samples: list[Sample]) -> tuple[Tensor, Tensor]:
 
 
 @torch.inference_mode()
-def told(model: Any, chunk: Chunk, method: DIVE) -> tuple[list[int], list[list[int]]]:
+def told(answerer: Answerer, items: Sequence[Item], method: DIVE) -> tuple[list[int], list[list[int]]]:
     """The likeliest of the four numbers for each question, and what was kept."""
-    with shared_features(model, chunk), prune(model, method) as session:
-        logits = model(
-            input_ids=chunk.ids,
-            attention_mask=chunk.present,
-            labels=chunk.labels,  # so that the answer is no part of the prompt
-            pixel_values=chunk.pixels[chunk.scene],
-        ).logits
-    first = (chunk.labels != -100).int().argmax(dim=1)  # of the answer
+    inputs, labels = answerer.with_gold(items)
+    with answerer.under(method) as session:
+        logits = answerer.model(**inputs, labels=labels).logits  # labels: so that the answer is no part of the prompt
+    assert session is not None
+    first = (labels != -100).int().argmax(dim=1)  # of the answer
     rows = logits[torch.arange(len(logits)), first - 1][:, [NUMBERS[word] for word in "1234"]]
     return (1 + rows.argmax(dim=1)).tolist(), [sample.kept for sample in session.report.samples]
 
@@ -77,13 +75,14 @@ def measure(model: Any, processor: Any, samples: list[Sample], keep: int, swaps:
     """For each number of swapped tokens: shares of questions told right, too low, too high; and how much of the attention on
     the objects is left, on the mean and on the worst one, where the answer is right and where it is wrong."""
     found: dict[int, list[tuple[int, float, float]]] = {swap: [] for swap in swaps}
-    for chunk in chunks(samples, processor):
-        look(model, chunk)
-        looks, counted = gaze(model, chunk.samples)
+    answerer = Answerer(model, processor)
+    for some in chunks(samples):
+        items = [item_of(sample, str(sample.number)) for sample in some]
+        looks, counted = gaze(model, some)
         for swap in swaps:
             most = looks.topk(max(1, swap), dim=1).indices[:, :swap]
-            numbers, kept = told(model, chunk, Swapped(keep=keep, instead=tuple(map(tuple, most.tolist()))))
-            for b, sample in enumerate(chunk.samples):
+            numbers, kept = told(answerer, items, Swapped(keep=keep, instead=tuple(map(tuple, most.tolist()))))
+            for b, sample in enumerate(some):
                 here = torch.zeros(576, dtype=torch.bool)
                 here[kept[b]] = True
                 whole, left = (part.float() @ looks[b] for part in (counted[b], counted[b] & here))

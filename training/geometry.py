@@ -15,8 +15,10 @@ from divevlm_tiny.splits import Sample, questions
 from torch import Tensor
 from torch.nn import functional
 
+from divevlm.bench.accuracy import chunks
 from divevlm.checks import at_least
-from divevlm.experiments.tiny_answers import chunks, look
+from divevlm.experiments.answering import Answerer
+from divevlm.experiments.tasks import item_of
 from divevlm.terminal import one_line
 
 
@@ -50,22 +52,20 @@ def geometry(
     """
     found: dict[str, list[float]] = {"rank": [], "background": [], "objects": [], "auc": []}
     text = model.model.language_model
-    last = -1
-    for chunk in chunks(samples, processor):
-        look(model, chunk)
+    answerer, last = Answerer(model, processor), -1
+    for some in chunks(samples):
+        inputs, labels = answerer.with_gold([item_of(sample, str(sample.number)) for sample in some])
         states: list[Tensor] = []
         hook = text.layers[layer].register_forward_pre_hook(lambda _, given, to=states: to.append(given[0]))
         try:
-            features = torch.stack([chunk.features[number] for number in chunk.scene])
-            embeds = text.embed_tokens(chunk.ids)
-            embeds[chunk.ids == chunk.image_token] = features.flatten(0, 1)
-            text(inputs_embeds=embeds, attention_mask=chunk.present)
+            with answerer.under(None):
+                model(**inputs)
         finally:
             hook.remove()
         normed = text.norm(states[0])
-        for b, sample in enumerate(chunk.samples):
-            visual = chunk.ids[b] == chunk.image_token
-            asked = chunk.present[b].bool() & ~visual & (chunk.labels[b] == -100)
+        for b, sample in enumerate(some):
+            visual = inputs["input_ids"][b] == model.config.image_token_id
+            asked = inputs["attention_mask"][b].bool() & ~visual & (labels[b] == -100)
             x, q = normed[b, visual], normed[b, asked]
             if centre:
                 x, q = x - x.mean(0), q - q.mean(0)

@@ -1,36 +1,36 @@
-"""A model of the embedded architecture with random weights, small enough to run in a test, saved where commands can load it."""
+"""A micro model, saved where commands can load it."""
 
 import json
 
 import pytest
-import torch
-from divevlm_tiny import build
 
 from divevlm.cli import main
 from divevlm.experiments.answering import Answerer
+from divevlm.experiments.runner import evaluate
 from divevlm.loading import load
+from tests.micro import micro_llava
 
-MICRO = {
-    "text": {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 5, "num_attention_heads": 2},
-    "vision": {"hidden_size": 24, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2},
-}
+from .runs import the_run
 
 
 @pytest.fixture(scope="session")
 def micro(tmp_path_factory):
-    torch.manual_seed(1)
-    model = build.llava(MICRO).eval()
-    for parameter in model.parameters():  # fresh weights hardly look at the picture
-        parameter.data.mul_(3 if parameter.dim() > 1 else 1)
     folder = tmp_path_factory.mktemp("micro")
-    model.save_pretrained(folder)
-    build.processor().save_pretrained(folder)
+    for part in micro_llava():
+        part.save_pretrained(folder)
     return str(folder)
 
 
 @pytest.fixture(scope="session")
 def answerer(micro):
     return Answerer(*load(micro))
+
+
+@pytest.fixture(scope="session")
+def whole(micro, tmp_path_factory):
+    """A sweep that ran through: its folder and result."""
+    folder = tmp_path_factory.mktemp("whole")
+    return folder, evaluate(the_run(micro, folder))
 
 
 @pytest.fixture

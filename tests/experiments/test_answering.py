@@ -2,14 +2,12 @@
 
 import pytest
 import torch
-from divevlm_tiny.splits import CLIP_SIZES
+from divevlm_tiny.splits import CLIP_SIZES, questions
 
 from divevlm import prune
-from divevlm.core.metrics import redundancy
-from divevlm.experiments.answering import Answerer
+from divevlm.experiments.answering import IGNORE, Answerer, noting
 from divevlm.experiments.settings import Setting, grid
-from divevlm.experiments.tasks import f1, items, right
-from divevlm.experiments.watched import watched
+from divevlm.experiments.tasks import f1, item_of, items, right
 from divevlm.methods import METHODS, method_of, parse
 from divevlm.methods.base import Signals
 
@@ -80,13 +78,56 @@ def test_costs_are_those_of_a_sample_alone(answerer, method):
 def test_redundancy_is_that_of_the_states_at_the_cut(answerer):
     (one,) = answerer.forced(items(["existence"], 1), method_of("dive", 8, {}))
     assert 0 < one.redundancy <= 1
-    method = watched(method_of("dive", 3, {}))
+    seen = []
+    method = noting(method_of("dive", 3, {}), seen)
     x, q = torch.randn(20, 4), torch.randn(2, 4)
     signals = Signals(x, q, torch.zeros(20, 3), method.budget)
-    (found,) = method.select([signals], [3])
-    assert found.order.tolist() == method_of("dive", 3, {}).select([signals], [3])[0].order.tolist()
-    assert method.redundancy(0, 1) == pytest.approx(redundancy(x, found.order))
-    assert method.redundancy(0, 2) is None  # groups are not samples
+    method.select([signals], [3])
+    ((shown, selection),) = seen
+    assert shown.visual is x
+    assert selection.order.tolist() == method_of("dive", 3, {}).select([signals], [3])[0].order.tolist()
+    assert method.name == "dive"
+    frames = answerer.forced(items(["existence"], 1), method_of("dive", 8, {"scope": "frame"}))
+    assert frames[0].redundancy == one.redundancy  # one group
+    single = answerer.forced(items(["existence"], 1), method_of("dive", 1, {}))
+    assert single[0].redundancy is None
+
+
+def test_blind_is_the_full_sequence_with_the_picture_masked(answerer):
+    some = items(["existence", "reading"], 2)
+    inputs, labels = answerer.with_gold(some)
+    ids, present = inputs["input_ids"], inputs["attention_mask"]
+    words = (ids != answerer.model.config.image_token_id) & present.bool()
+    positions = (present.cumsum(1) - 1).clamp_min(0)
+    with torch.inference_mode():
+        logits = answerer.model(input_ids=ids, attention_mask=words.long(), position_ids=positions).logits
+    wanted = labels[:, 1:]
+    gold = logits.log_softmax(-1)[:, :-1].gather(-1, wanted.clamp_min(0)[..., None])[..., 0] * (wanted != IGNORE)
+    blind = answerer.blind(some)
+    assert [one.likelihood for one in blind] == pytest.approx(gold.sum(1).tolist(), abs=1e-3)
+    assert {one.kept for one in blind} == {None}
+
+
+def test_a_picture_with_several_questions_runs_through_the_tower_once(answerer):
+    some = [item_of(sample, str(sample.number)) for sample in questions("validation", 10)]
+    rows = []
+    block = answerer.model.model.vision_tower.encoder.layers[0]
+    hook = block.mlp.register_forward_hook(lambda module, given, output: rows.append(len(given[0])))
+    fresh = Answerer(answerer.model, answerer.processor)
+    for method in (method_of("visionzip", 24, {}), method_of("visionzip", 12, {}), method_of("dive", 12, {}), None):
+        fresh.forced(some, method)
+    hook.remove()
+    assert rows == [3]
+
+
+@pytest.mark.parametrize("name", ["dive", "grid", "visionzip", "tome", "dive:layer=1", "fastv"])
+def test_sharing_changes_nobody_who_is_kept(answerer, name):
+    some = items(["existence", "reading"], 2)
+    plain = Answerer(answerer.model, answerer.processor, shared=False)
+    method = Setting(name, 24).ready(answerer.model)
+    answers, alone = answerer.forced(some, method), plain.forced(some, method)
+    assert [one.kept for one in answerer.report.samples] == [one.kept for one in plain.report.samples]
+    assert [one.likelihood for one in answers] == pytest.approx([one.likelihood for one in alone], abs=1e-5)
 
 
 def test_clips_are_asked_about():

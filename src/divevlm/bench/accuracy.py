@@ -3,33 +3,50 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import torch
 from divevlm_tiny.splits import Sample, questions
 from divevlm_tiny.words import TASKS
+from torch import Tensor
 
 from divevlm.bench.timing import machine
 from divevlm.core.metrics import redundancy, relative_average
-from divevlm.engine.once import Once
-from divevlm.experiments.tiny_answers import Answer, answer, blind, chunks, look, vanilla
-from divevlm.methods import METHODS, Method, method_of, parse
+from divevlm.engine.report import Report
+from divevlm.experiments.answering import Answered, Answerer
+from divevlm.experiments.settings import Setting
+from divevlm.experiments.tasks import item_of
+from divevlm.methods import METHODS
+from divevlm.planning import VANILLA
 
 ALWAYS = ("random", "grid")
+BLIND = "blind"
+SCENES = 8  # asked about at once
 
 
-def contenders(methods: Sequence[str], keeps: Sequence[int]) -> dict[tuple[str, int], Method]:
+@dataclass
+class Mark:
+    """Of one question under one setting. kept: None where everything stayed; flops, tokens: of the prefill, padding included."""
+
+    sample: Sample
+    right: bool
+    likelihood: float  # log of the gold answer's
+    seconds: float = 0.0
+    kept: list[int] | None = None
+    redundancy: float | None = None  # of the kept ones, by their states after two blocks of a full run
+    flops: float | None = None
+    tokens: float | None = None  # mean length of the sequence over the blocks
+
+
+def contenders(methods: Sequence[str], keeps: Sequence[int]) -> list[Setting]:
     """Every method with every budget; random and grid are always among them."""
-    names = list(dict.fromkeys([*methods, *(name for name in ALWAYS if name in set(METHODS))]))
-    return {
-        (text, keep): method_of(name, keep, options)
-        for text in names
-        for name, options in [parse(text)]
-        for keep in keeps
-    }
+    names = dict.fromkeys([*methods, *(name for name in ALWAYS if name in set(METHODS))])
+    return [Setting(name, keep).check() for name in names for keep in keeps]
 
 
 def measure(
@@ -41,55 +58,78 @@ def measure(
     tick: Callable[..., object] = lambda text, share=None: None,
 ) -> dict[str, Any]:
     """Accuracy by task, likelihood, hit rate, redundancy and cost of each setting; vanilla and blind stand first."""
-    from divevlm_tiny.shipped import load
+    from divevlm.loading import load
 
     network, processor = load(model)
     if network.config.model_type != "llava":
         raise ValueError(f"--model must be a tiny-llava (for others: divevlm eval), got {model!r}")
-    settings = contenders(methods, keeps)
+    ready = {setting: setting.ready(network, processor) for setting in contenders(methods, keeps)}
     samples = questions(split, n)
-    answers: dict[tuple[str, int], list[Answer]] = defaultdict(list)
-    seconds: dict[tuple[str, int], float] = defaultdict(float)
-    alike: dict[tuple[str, int], list[float]] = defaultdict(list)
-    done, once = 0, Once(network)
-    for chunk in chunks(samples, processor):
-        look(network, chunk)
-        once.forget()
-        start = time.perf_counter()
-        found, states = vanilla(network, chunk)
-        answers["vanilla", 0] += found
-        seconds["vanilla", 0] += time.perf_counter() - start
-        answers["blind", 0] += blind(network, chunk)
-        for key, method in settings.items():
-            start = time.perf_counter()
-            found = answer(network, chunk, method, once)
-            seconds[key] += time.perf_counter() - start
-            answers[key] += found
-            alike[key] += [
-                redundancy(states[number], torch.tensor(one.kept))
-                for number, one in zip(chunk.scene.tolist(), found, strict=True)
-                if one.kept is not None and len(one.kept) > 1
-            ]
-        done += len(chunk.samples)
+    answerer, marks = Answerer(network, processor), defaultdict[Setting, list[Mark]](list)
+    done = 0
+    for some in chunks(samples):
+        items = [item_of(sample, str(sample.number)) for sample in some]
+        with visual_states(answerer, items) as states:
+            marks[Setting(VANILLA, 0)] += _marks(some, answerer.forced(items, None))
+        marks[Setting(BLIND, 0)] += _marks(some, answerer.blind(items))
+        for setting, method in ready.items():
+            marks[setting] += _marks(some, answerer.forced(items, method), answerer.report, states)
+        done += len(some)
         tick(f"{done} of {n} questions", done / n)
-    full = answers["vanilla", 0]
-    rows = [
-        row(name, keep, found, full, seconds[name, keep], alike[name, keep]) for (name, keep), found in answers.items()
-    ]
+    full = marks[Setting(VANILLA, 0)]
+    rows = [row(setting.method, int(setting.keep), found, full) for setting, found in marks.items()]
     return {"model": model, "split": split, "n": n, "rows": rows, "majority": majority(samples), "machine": machine()}
 
 
-def row(
-    name: str, keep: int, found: list[Answer], full: list[Answer], seconds: float, alike: list[float]
-) -> dict[str, Any]:
+def chunks(samples: Sequence[Sample]) -> Iterator[list[Sample]]:
+    """All questions about a few scenes at a time."""
+    scenes = [list(group) for _, group in groupby(samples, key=lambda sample: sample.scene.seed)]
+    for at in range(0, len(scenes), SCENES):
+        yield [sample for scene in scenes[at : at + SCENES] for sample in scene]
+
+
+@contextmanager
+def visual_states(answerer: Answerer, items: Sequence[Any]) -> Iterator[list[Tensor]]:
+    """Of each question that is answered inside, [N, d]: normed, after two blocks."""
+    states: list[Tensor] = []
+    text = answerer.model.model.language_model
+    visual = answerer.with_gold(items)[0]["input_ids"] == answerer.model.config.image_token_id
+
+    def note(_: Any, given: tuple[Tensor, ...]) -> None:
+        states.extend(text.norm(hidden[there]) for hidden, there in zip(given[0], visual, strict=True))
+
+    hook = text.layers[2].register_forward_pre_hook(note)
+    try:
+        yield states
+    finally:
+        hook.remove()
+
+
+def _marks(
+    samples: list[Sample], answers: list[Answered], report: Report | None = None, states: Sequence[Tensor] = ()
+) -> list[Mark]:
+    marks = []
+    for number, (sample, answer) in enumerate(zip(samples, answers, strict=True)):
+        assert answer.likelihood is not None
+        mark = Mark(sample, bool(answer.score), answer.likelihood, answer.seconds)
+        if report is not None:
+            mark.kept = report.samples[number].kept
+            mark.flops, mark.tokens = report.flops / len(samples), report.mean_tokens
+            if len(mark.kept) > 1:
+                mark.redundancy = redundancy(states[number], torch.tensor(mark.kept))
+        marks.append(mark)
+    return marks
+
+
+def row(name: str, keep: int, marks: list[Mark], full: list[Mark]) -> dict[str, Any]:
     """The figures of one setting, accuracies in percent."""
-    tasks = {task: [one.right for one in found if one.sample.task == task] for task in TASKS}
+    tasks = {task: [mark.right for mark in marks if mark.sample.task == task] for task in TASKS}
     tasks = {task: right for task, right in tasks.items() if right}
-    whole = {task: _percent([one.right for one in full if one.sample.task == task]) for task in tasks}
+    whole = {task: _percent([mark.right for mark in full if mark.sample.task == task]) for task in tasks}
     scores = {task: _percent(right) for task, right in tasks.items()}
-    right = [one.right for one in found]
-    paired = [float(one.right) - float(other.right) for one, other in zip(found, full, strict=True)]
-    hits = [hit for one in found if (hit := hit_rate(one)) is not None]
+    right = [mark.right for mark in marks]
+    paired = [float(mark.right) - float(other.right) for mark, other in zip(marks, full, strict=True)]
+    hits = _mean(hit_rate(mark) for mark in marks)
     return {
         "method": name,
         "keep": keep,
@@ -101,24 +141,24 @@ def row(
             task: {"accuracy": scores[task], "error": _error(tasks[task]), "n": len(tasks[task])} for task in tasks
         },
         "relative": relative_average(scores, whole) if all(whole.values()) else None,
-        "likelihood": sum(one.likelihood for one in found) / len(found),
-        "likelihood_error": _spread([one.likelihood for one in found]),
-        "hit_rate": 100 * sum(hits) / len(hits) if hits else None,
-        "redundancy": sum(alike) / len(alike) if alike else None,
-        "right": "".join(str(int(one.right)) for one in found),  # question by question: see `bench compare`
-        "tokens": _mean(one.tokens for one in found),
-        "gflops": _mean(one.flops / 1e9 for one in found),
-        "seconds": seconds,
+        "likelihood": _mean(mark.likelihood for mark in marks),
+        "likelihood_error": _spread([mark.likelihood for mark in marks]),
+        "hit_rate": None if hits is None else 100 * hits,
+        "redundancy": _mean(mark.redundancy for mark in marks),
+        "right": "".join(str(int(mark.right)) for mark in marks),  # question by question: see `bench compare`
+        "tokens": _mean(mark.tokens for mark in marks),
+        "gflops": _mean(None if mark.flops is None else mark.flops / 1e9 for mark in marks),
+        "seconds": sum(mark.seconds for mark in marks),
     }
 
 
-def hit_rate(one: Answer) -> float | None:
+def hit_rate(mark: Mark) -> float | None:
     """The share of the objects asked about that still have one of their patches; None where nothing is named or cut."""
-    items = one.sample.question.items
-    if one.kept is None or not items:
+    items = mark.sample.question.items
+    if mark.kept is None or not items:
         return None
-    kept = set(one.kept)
-    return sum(not kept.isdisjoint(one.sample.scene.patches(index)) for index in items) / len(items)
+    kept = set(mark.kept)
+    return sum(not kept.isdisjoint(mark.sample.scene.patches(index)) for index in items) / len(items)
 
 
 def majority(samples: list[Sample]) -> dict[str, float]:
@@ -144,6 +184,7 @@ def _spread(values: list[float]) -> float:
     return math.sqrt(sum((value - mean) ** 2 for value in values)) / len(values)
 
 
-def _mean(values: Any) -> float | None:
-    known = [value for value in values if not math.isnan(value)]
+def _mean(values: Iterable[float | None]) -> float | None:
+    """Of those that are known."""
+    known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None

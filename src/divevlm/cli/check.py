@@ -56,10 +56,10 @@ def add(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from divevlm.experiments.checking import Subject, findings
+    from divevlm.experiments.check.costs import measured
+    from divevlm.experiments.check.findings import Subject, findings
+    from divevlm.experiments.check.pictures import pictures
     from divevlm.experiments.loading import machine
-    from divevlm.experiments.measuring import measured
-    from divevlm.experiments.samples import pictures
     from divevlm.experiments.settings import Setting
     from divevlm.loading import check_device, default_device, load
 

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from divevlm.core.metrics import redundancy
+from divevlm.core.selection import Selection
 from divevlm.engine import Session
-from divevlm.engine.once import Once
 from divevlm.engine.report import Costs, Report
 from divevlm.experiments.prompts import batch
+from divevlm.experiments.shared_prefix import SharedPrefix
 from divevlm.experiments.tasks import Item, right
-from divevlm.experiments.watched import watched
 from divevlm.methods import Method
+from divevlm.methods.base import Signals
 from divevlm.models import family_of
+from divevlm.timing import Clock
 
 IGNORE = -100
 
@@ -46,9 +49,10 @@ class Answerer:
     def __init__(self, model: Any, processor: Any, shared: bool = True) -> None:
         self.model, self.processor = model, processor
         self.family = family_of(model).name
-        self.once = Once(model) if shared else None
+        self.once = SharedPrefix(model) if shared else None
         layers = family_of(model).at(model, family_of(model).text).layers
         self.costs = Costs(model.config.get_text_config(), layers, model.dtype.itemsize)
+        self.report: Report | None = None  # of the last pass with teacher forcing
         self._inputs: tuple[tuple[tuple[str, str], ...], dict[str, Any]] | None = None  # of the last batch
 
     def inputs(self, items: Sequence[Item]) -> dict[str, Any]:
@@ -57,19 +61,22 @@ class Answerer:
         if self._inputs is None or self._inputs[0] != key:
             if self.once is not None:
                 self.once.forget()
-            made = batch(self.processor, self.family, items).to(self.model.device)
-            self._inputs = key, {name: self._cast(value) for name, value in made.items()}
+            inputs = batch(self.processor, self.family, items).to(self.model.device)
+            self._inputs = key, {name: self._cast(value) for name, value in inputs.items()}
         return self._inputs[1]
 
     def _cast(self, value: Any) -> Any:
         return value.to(self.model.dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
 
-    def _under(self, stack: ExitStack, method: Method | None) -> Session | None:
-        session = None if method is None else stack.enter_context(Session(self.model, method))
-        thins = session is not None and session.method.in_tower(session.family.plain)
-        if self.once is not None and not thins:
-            stack.enter_context(self.once.shared())
-        return session
+    @contextmanager
+    def under(self, method: Method | None) -> Iterator[Session | None]:
+        """Inside, the model runs under a method (None: with all tokens), and what methods share is computed once."""
+        with ExitStack() as stack:
+            session = None if method is None else stack.enter_context(Session(self.model, method))
+            thins = session is not None and session.method.in_tower(session.family.plain)
+            if self.once is not None and not thins:
+                stack.enter_context(self.once.shared())
+            yield session
 
     @torch.inference_mode()
     def generate(
@@ -77,46 +84,71 @@ class Answerer:
     ) -> list[Answered]:
         """Greedy answers; options: of transformers' generate()."""
         inputs = self.inputs(items)
-        with ExitStack() as stack:
-            session = self._under(stack, method)
-            clock = Clock(self.model)
-            stack.callback(clock.remove)
-            made = self.model.generate(**inputs, max_new_tokens=new_tokens, **{"do_sample": False, **options})
-            total = clock.stop()
-        texts = self.processor.batch_decode(made[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
-        found = []
-        for b, (item, text) in enumerate(zip(items, texts, strict=True)):
-            costs = self._costs(session, b)
-            share = total / len(items), clock.first / len(items)
-            found.append(
-                Answered(text if item.stock else text.strip(), float(right(text, item.gold)), None, *costs, *share)
+        with self.under(method) as session, Clock(self.model) as clock:
+            ids = self.model.generate(**inputs, max_new_tokens=new_tokens, **{"do_sample": False, **options})
+        texts = self.processor.batch_decode(ids[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+        times = clock.total / len(items), clock.first / len(items)
+        return [
+            Answered(
+                text if item.stock else text.strip(),
+                float(right(text, item.gold)),
+                None,
+                *self._costs(session, b),
+                *times,
             )
-        return found
+            for b, (item, text) in enumerate(zip(items, texts, strict=True))
+        ]
 
     @torch.inference_mode()
     def forced(self, items: Sequence[Item], method: Method | None) -> list[Answered]:
         """One pass over prompt and gold answer: its likelihood (Eq. 17), and whether greedy decoding would give it."""
-        inputs, labels = self._with_gold(items)
-        seen = None if method is None else watched(method)
-        with ExitStack() as stack:
-            session = self._under(stack, seen)
+        inputs, labels = self.with_gold(items)
+        seen: list[tuple[Signals, Selection]] = []
+        with self.under(None if method is None else noting(method, seen)) as session:
             start = time.perf_counter()
             logits = self.model(**inputs, labels=labels).logits
-            total = time.perf_counter() - start
+            seconds = time.perf_counter() - start
+        self.report = None if session is None else session.report
+        answers = self._scored(logits, labels, session, seconds)
+        if len(seen) == len(items):  # groups are samples
+            for answer, (signals, selection) in zip(answers, seen, strict=True):
+                answer.redundancy = redundancy(signals.visual, selection.order) if len(selection) > 1 else None
+        return answers
+
+    @torch.inference_mode()
+    def blind(self, items: Sequence[Item]) -> list[Answered]:
+        """The same without any visual token; the words stand at the positions that they have around an image."""
+        inputs, labels = self.with_gold(items)
+        visual = torch.tensor(list(family_of(self.model).token_ids(self.model.config).values()))
+        present = inputs["attention_mask"].bool()
+        words = present & ~torch.isin(inputs["input_ids"], visual.to(present.device))
+        order = words.int().argsort(dim=1, stable=True)[:, -int(words.sum(dim=1).max()) :]  # words last, as they come
+        rows = (inputs["input_ids"], words.long(), (present.cumsum(dim=1) - 1).clamp_min(0), labels)
+        ids, mask, positions, labels = (row.gather(1, order) for row in rows)
+        start = time.perf_counter()
+        logits = self.model(input_ids=ids, attention_mask=mask, position_ids=positions).logits
+        return self._scored(logits, labels, None, time.perf_counter() - start)
+
+    def _scored(self, logits: Tensor, labels: Tensor, session: Session | None, seconds: float) -> list[Answered]:
         wanted = labels[:, 1:]
         asked, logs = wanted != IGNORE, functional.log_softmax(logits[:, :-1].float(), dim=-1)
         gold = (logs.gather(-1, wanted.clamp_min(0)[..., None])[..., 0] * asked).sum(dim=1)
         first = logs.argmax(-1)
         fits = ((first == wanted) | ~asked).all(dim=1)
-        found = []
-        for b in range(len(items)):
-            text = self.processor.tokenizer.decode(first[b][asked[b]], skip_special_tokens=True)
-            costs, share = self._costs(session, b), total / len(items)
-            alike = None if seen is None else seen.redundancy(b, len(items))
-            found.append(Answered(text, float(fits[b]), float(gold[b]), *costs, share, share, alike))
-        return found
+        share = seconds / len(labels)
+        return [
+            Answered(
+                self.processor.tokenizer.decode(first[b][asked[b]], skip_special_tokens=True),
+                float(fits[b]),
+                float(gold[b]),
+                *self._costs(session, b),
+                share,
+                share,
+            )
+            for b in range(len(labels))
+        ]
 
-    def _with_gold(self, items: Sequence[Item]) -> tuple[dict[str, Any], Tensor]:
+    def with_gold(self, items: Sequence[Item]) -> tuple[dict[str, Any], Tensor]:
         """Rows of prompt, answer and end of sequence, padded on the left; labels for the latter two."""
         inputs = dict(self.inputs(items))
         tokens = self.processor.tokenizer
@@ -129,14 +161,14 @@ class Answerer:
             if not isinstance(value, Tensor) or value.shape != shape:
                 continue
             pad = tokens.pad_token_id if name == "input_ids" else 0
-            made = torch.full((len(items), length), pad, dtype=value.dtype, device=value.device)
+            rows = torch.full((len(items), length), pad, dtype=value.dtype, device=value.device)
             for b, gold in enumerate(golds):
                 prompt = value[b][present[b]]
                 tail = {"input_ids": gold, "attention_mask": [1] * len(gold)}.get(name, [0] * len(gold))
                 row = torch.cat([prompt, torch.tensor(tail, dtype=value.dtype, device=value.device)])
-                made[b, length - len(row) :] = row
+                rows[b, length - len(row) :] = row
                 labels[b, length - len(gold) :] = torch.tensor(gold, device=labels.device)
-            inputs[name] = made
+            inputs[name] = rows
         return inputs, labels
 
     def _costs(self, session: Session | None, b: int) -> tuple[int | None, float | None, float | None, float | None]:
@@ -149,35 +181,10 @@ class Answerer:
         return len(sample.kept), costs.flops(1, own), costs.kv_bytes(1, own), costs.kv_bytes(1, full)
 
 
-class Clock:
-    """Seconds of a generate(): until the first forward pass is over, and in all."""
-
-    def __init__(self, model: Any) -> None:
-        self.device = model.device
-        self.first = 0.0
-        self.start = self._now()
-        self.handle = model.register_forward_hook(self._passed)
-
-    def _now(self) -> float:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        return time.perf_counter()
-
-    def _passed(self, *_: Any) -> None:
-        if not self.first:
-            self.first = self._now() - self.start
-
-    def stop(self) -> float:
-        return self._now() - self.start
-
-    def remove(self) -> None:
-        self.handle.remove()
-
-
 def lengths(report: Report, b: int) -> list[int]:
     """Of the sequence of one sample in each block, without the padding that its batch brings."""
-    sample, longest = report.samples[b], max(one.text for one in report.samples)
-    found = []
+    sample, longest = report.samples[b], max(other.text for other in report.samples)
+    own = []
     for length in report.tokens_per_layer:
         if length == report.tokens_full:
             visual = sample.visual
@@ -185,5 +192,18 @@ def lengths(report: Report, b: int) -> list[int]:
             visual = len(sample.kept)
         else:  # between two cuts: as much of its own as of the longest
             visual = round(sample.visual * (length - longest) / (report.tokens_full - longest))
-        found.append(sample.text + visual)
-    return found
+        own.append(sample.text + visual)
+    return own
+
+
+def noting(method: Method, seen: list[tuple[Signals, Selection]]) -> Method:
+    """The same method, which writes down what it saw and chose at its last cut, group by group."""
+    own: type[Method] = type(method)
+
+    class Noting(own):  # type: ignore[misc, valid-type]
+        def select(self, groups: Sequence[Signals], keeps: Sequence[int]) -> list[Selection]:
+            selections: list[Selection] = super().select(groups, keeps)
+            seen[:] = zip(groups, selections, strict=True)
+            return selections
+
+    return Noting(**{field.name: getattr(method, field.name) for field in fields(method) if field.init})

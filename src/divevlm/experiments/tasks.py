@@ -1,4 +1,4 @@
-"""The embedded tasks: questions about drawn scenes, always available. Others come from lmms-eval (`lmms.py`)."""
+"""The embedded tasks: questions about drawn scenes, always available. Others come from lmms-eval (`lmms/`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from divevlm_tiny.words import TASKS
 from divevlm.checks import require
 from divevlm.media import Video
 
-__all__ = ["ALL", "CLIP_TASKS", "MIRRORS", "TASKS", "Item", "expand", "f1", "is_embedded", "items", "right"]
+__all__ = ["ALL", "CLIP_TASKS", "MIRRORS", "TASKS", "Item", "expand", "f1", "is_embedded", "item_of", "items", "right"]
 
 ALL = "embedded"
 KNOWN = f"{ALL}, {', '.join(TASKS)}, or (videos) {', '.join(CLIP_TASKS)}"
@@ -84,9 +84,12 @@ def _still(wanted: Sequence[str], limit: int, split: str, sizes: Sequence[tuple[
     for sample in samples:
         if left.get(sample.task):
             left[sample.task] -= 1
-            name = f"{split}-{'sizes-' if sizes else ''}{sample.number}"
-            found.append(Item(sample.task, name, sample.text, sample.answer, partial(_picture, sample)))
+            found.append(item_of(sample, f"{split}-{'sizes-' if sizes else ''}{sample.number}"))
     return found
+
+
+def item_of(sample: Sample, name: str) -> Item:
+    return Item(sample.task, name, sample.text, sample.answer, partial(_picture, sample))
 
 
 def _moving(wanted: Sequence[str], limit: int, split: str) -> list[Item]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from divevlm.core.select import select
 from divevlm.engine import prune
@@ -17,6 +15,7 @@ from divevlm.media import Video
 from divevlm.methods import Method
 from divevlm.models import family_of
 from divevlm.prompts import Prompt, inputs
+from divevlm.timing import Clock
 from divevlm.viz.places import Panel, panels
 
 if TYPE_CHECKING:
@@ -95,29 +94,6 @@ def _word(tokenizer: Any, number: int) -> str:
     return f" {text.lstrip()}" if marked else text
 
 
-class _Clock:
-    """A streamer that notes when tokens come (the first call brings the prompt), and how long the prefill takes."""
-
-    def __init__(self, text: Any) -> None:
-        self.times: list[float] = []
-        self.prefill: list[float] = []
-        self.handles = [text.register_forward_pre_hook(self._note), text.register_forward_hook(self._note)]
-        self.device = next(text.parameters()).device
-
-    def _note(self, *_: Any) -> None:
-        if len(self.prefill) < 2:
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)
-            self.prefill.append(time.perf_counter())
-
-    def put(self, value: Tensor) -> None:
-        self.times.append(time.perf_counter())
-
-    def end(self) -> None:
-        for handle in self.handles:
-            handle.remove()
-
-
 def _answer(model: Any, processor: Any, arguments: Any, label: str, method: Method | None, length: int) -> MethodAnswer:
     if method is None:
         return _generate(model, processor, arguments, label, length)
@@ -134,17 +110,11 @@ def _answer(model: Any, processor: Any, arguments: Any, label: str, method: Meth
 
 @torch.inference_mode()
 def _generate(model: Any, processor: Any, arguments: Any, label: str, length: int) -> MethodAnswer:
-    family = family_of(model)
-    clock, start = _Clock(family.at(model, family.text)), time.perf_counter()
-    try:
-        sequences = model.generate(**arguments, max_new_tokens=length, streamer=clock, **GREEDY)
-    finally:
-        clock.end()
-    seconds = time.perf_counter() - start
+    with Clock(model) as clock:
+        sequences = model.generate(**arguments, max_new_tokens=length, **GREEDY)
     tokens = sequences[0, arguments["input_ids"].shape[1] :]
     text = processor.tokenizer.decode(tokens, skip_special_tokens=True).strip()
-    begin, end = clock.prefill
-    return MethodAnswer(label, None, text, len(tokens), end - begin, clock.times[1] - start, seconds, None)
+    return MethodAnswer(label, None, text, len(tokens), clock.prefill, clock.first, clock.total, None)
 
 
 def _warm_up(model: Any, arguments: Any) -> None:

@@ -31,7 +31,7 @@ def load(name: str | Path = "llava") -> tuple[Any, Any]:
 
 
 def processor_of(folder: Path) -> Any:
-    """Of an embedded model. The stock processor of clips needs torchvision, which CPU-only machines lack."""
+    """Of an embedded model. The stock one of Qwen2-VL needs torchvision, which CPU-only machines lack."""
     if AutoConfig.from_pretrained(folder).model_type == "qwen2_vl":
         return build_qwen.processor()
     return AutoProcessor.from_pretrained(folder)
@@ -43,8 +43,6 @@ def save(model: Any, processor: Any, folder: Path) -> None:
     model.to(torch.bfloat16).save_pretrained(folder)
     model.to(weights)
     processor.save_pretrained(folder)
-    for path in folder.glob("*processor_config.json"):  # where torchvision is there, the stock class reads clips
-        path.write_text(path.read_text().replace('"Frames"', '"Qwen2VLVideoProcessor"'))
     (folder / "model.safetensors").chmod(0o644)
     path = folder / "config.json"
     config = json.loads(path.read_text())
