@@ -74,13 +74,18 @@ def samples(n: int) -> list[Any]:
     return questions("validation", n)
 
 
+def ask_about(model: Any, processor: Any, sample: Any, methods: list[Any]) -> Any:
+    from divevlm.viz.asking import ask
+
+    return ask(model, processor, sample.text, [sample.image], methods, max_new_tokens=6, name="tiny-llava")
+
+
 def answered(model: Any, processor: Any, sample: Any) -> dict[str, Any]:
     """One question under every setting."""
     from divevlm.methods import method_of
-    from divevlm.viz.asking import ask
 
     methods = [(label, None if name == "vanilla" else method_of(name, keep, {})) for label, name, keep in SETTINGS]
-    comparison = ask(model, processor, sample.text, [sample.image], methods, max_new_tokens=6, name="tiny-llava")
+    comparison = ask_about(model, processor, sample, methods)
     answers = {answer.label: answer.text for answer in comparison.answers}
     return {
         "task": sample.task,
@@ -142,18 +147,8 @@ def best_example(records: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def example_page(model: Any, processor: Any, example: dict[str, Any]) -> str:
-    from divevlm.viz.asking import ask
     from divevlm.viz.explorer import page, settings
 
     runs = settings(["dive", "dive-no-update", "fastv", "random"], [64, 16], [0.0, 3.0], [0.4, 1.0])
     sample = example["sample"]
-    comparison = ask(
-        model,
-        processor,
-        sample.text,
-        [sample.image],
-        [("all tokens", None), *runs],
-        max_new_tokens=6,
-        name="tiny-llava",
-    )
-    return page(comparison)
+    return page(ask_about(model, processor, sample, [("all tokens", None), *runs]))

@@ -93,8 +93,6 @@ def as_text(result: dict[str, Any]) -> str:
         ]
         for row in result["extras"]
     ]
-    widths = [max(len(row[i]) for row in parts) for i in range(4)]
-    parts = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in parts]
     rows = [
         [row["check"], row["device"], "ok" if row["ok"] else "FAILED", f"{row['seconds']:.1f} s"]
         for row in result["rows"]
@@ -104,7 +102,7 @@ def as_text(result: dict[str, Any]) -> str:
         "devices: " + "; ".join(f"{name} ({what})" for name, what in result["devices"].items()),
         "embedded models: " + (", ".join(result["embedded_models"]) or "none in this copy"),
         "",
-        table(["extra", "installed", "made of".ljust(widths[2]), "for".ljust(widths[3])], parts),
+        table(head := ["extra", "installed", "made of", "for"], parts, left=head),
         "",
         table(["self-check", "device", "result", "took"], rows),
         *(f"{row['check']}: {row['problem']}" for row in result["rows"] if row["problem"]),

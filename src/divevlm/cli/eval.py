@@ -70,20 +70,8 @@ def run(options: argparse.Namespace) -> None:
     from divevlm.experiments.runner import Run, evaluate, names, usual_inputs
     from divevlm.experiments.tasks import is_embedded
 
-    same = (
-        "model",
-        "out",
-        "seed",
-        "split",
-        "new_tokens",
-        "engine",
-        "workers",
-        "ocr",
-        "pad",
-        "device_map",
-        "dtype",
-        "include",
-    )
+    same = ("model", "out", "seed", "split", "new_tokens", "engine", "workers", "ocr", "pad", "device_map", "dtype",
+            "include")  # fmt: skip
     limits, tasks = Limits.parse(options.limit), names(options.tasks)
     asks = any(not is_embedded(name) for name in tasks)
     results = evaluate(

@@ -35,8 +35,7 @@ def run(options: argparse.Namespace) -> None:
     if options.markdown:
         print("\n".join("| " + " | ".join(cells) + " |" for cells in [HEAD, ["---"] * len(HEAD), *rows]))
         return
-    widths = [max(len(cells[i]) for cells in [HEAD, *rows]) for i in range(len(HEAD))]  # all columns to the left
-    print(table(HEAD, [[cell.ljust(width) for cell, width in zip(cells, widths, strict=True)] for cells in rows]))
+    print(table(HEAD, rows, left=HEAD))
     print(f"\nEvery method also takes {', '.join(sorted(common))}; settings of each: divevlm methods METHOD.")
 
 

@@ -34,9 +34,8 @@ def run(options: argparse.Namespace) -> None:
         for f in families:
             print(f"| `{f.name}` | {f.about} | {f.videos} | {f.default_layer} | {', '.join(f.checkpoints)} |")
         return
-    lines = [[f.name if i == 0 else "", checkpoint] for f in families for i, checkpoint in enumerate(f.checkpoints)]
-    width = max(len(line[1]) for line in lines)
-    print(
-        table(["family", "checkpoints".ljust(width)], [[name, checkpoint.ljust(width)] for name, checkpoint in lines])
-    )
+    lines = [
+        [f.name if i == 0 else "", checkpoint] for f in families for i, checkpoint in enumerate(f.checkpoints or [""])
+    ]
+    print(table(["family", "checkpoints"], lines, left=["checkpoints"]))
     print("\nLoad them with plain transformers; 7B and 13B differ in their config only.")

@@ -59,8 +59,7 @@ def run(options: argparse.Namespace) -> None:
         print(json.dumps({"rows": rows}))
     elif every:
         head = ["method", "in the end", "mean entering", "leaving", "prefill", "KV", "blocks"]
-        width = max(len(row.get("blocks", "")) for row in rows)
-        print(table(head, [_cells(row, width) for row in rows]))
+        print(table(head, [_cells(row) for row in rows], left=["blocks"]))
         print(f"\nmatch {options.match}; prefill and KV cache relative to all tokens; setting of each: --json")
         for row in rows:
             if "error" in row:
@@ -71,9 +70,9 @@ def run(options: argparse.Namespace) -> None:
         print(planned)
 
 
-def _cells(row: dict[str, Any], width: int) -> list[str]:
+def _cells(row: dict[str, Any]) -> list[str]:
     if "error" in row:
-        return [row["method"], *[""] * 5, "not possible".ljust(width)]
+        return [row["method"], *[""] * 5, "not possible"]
     return [
         row["method"],
         str(row["final"]),
@@ -81,5 +80,5 @@ def _cells(row: dict[str, Any], width: int) -> list[str]:
         f"{row['leaving_mean']:.1f}",
         f"{100 * row['flops_share']:.1f} %",
         f"{100 * row['kv_share']:.1f} %",
-        row["blocks"].ljust(width),
+        row["blocks"],
     ]

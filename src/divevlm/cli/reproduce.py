@@ -74,9 +74,8 @@ def run(options: argparse.Namespace) -> None:
         if options.json:
             print(json.dumps({"rows": rows}))
             return
-        width = max(len(row["title"]) for row in rows)
-        lines = [[row["recipe"], row["title"].ljust(width), row["model"]] for row in rows]
-        print(table(["recipe", "what".ljust(width), "model of the paper"], lines))
+        lines = [[row["recipe"], row["title"], row["model"]] for row in rows]
+        print(table(["recipe", "what", "model of the paper"], lines, left=["what"]))
         return
     from divevlm.experiments.limits import Limits
     from divevlm.experiments.loading import rank
