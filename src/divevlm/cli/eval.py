@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from divevlm.checks import keeps
+from divevlm.checks import keeps, names
 from divevlm.terminal import table
 
 EPILOG = """examples:
@@ -67,18 +67,18 @@ def run(options: argparse.Namespace) -> None:
     from divevlm.experiments.lmms import scores as lmms_scores
     from divevlm.experiments.loading import rank
     from divevlm.experiments.results import cells
-    from divevlm.experiments.runner import Run, evaluate, names, usual_inputs
+    from divevlm.experiments.runner import Run, evaluate, usual_inputs
     from divevlm.experiments.tasks import is_embedded
 
     same = ("model", "out", "seed", "split", "new_tokens", "engine", "workers", "ocr", "pad", "device_map", "dtype",
             "include")  # fmt: skip
-    limits, tasks = Limits.parse(options.limit), names(options.tasks)
+    limits, tasks = Limits.parse(options.limit), names("--tasks", options.tasks)
     asks = any(not is_embedded(name) for name in tasks)
     results = evaluate(
         Run(
             limit=limits.default,
             limits=limits.named,
-            methods=names(options.method),
+            methods=names("--method", options.method),
             keeps=keeps(options.keep),
             tasks=tasks,
             batch=options.batch if options.batch is not None else 1 if asks else 16,

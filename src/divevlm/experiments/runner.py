@@ -249,7 +249,3 @@ def wait_for_all() -> None:
 def usual_inputs(model: str) -> Inputs:
     """Those of lmms-eval's own model where it has one of that family; an embedded model knows its own template only."""
     return "stock" if embedded_name(model) is None and stock.name(family_name(model)) else "chat"
-
-
-def names(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
