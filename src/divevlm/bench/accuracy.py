@@ -58,7 +58,7 @@ def measure(
     tick: Callable[..., object] = lambda text, share=None: None,
 ) -> dict[str, Any]:
     """Accuracy by task, likelihood, hit rate, redundancy and cost of each setting; vanilla and blind stand first."""
-    from divevlm_tiny.shipped import load
+    from divevlm.loading import load
 
     network, processor = load(model)
     if network.config.model_type != "llava":
