@@ -7,7 +7,10 @@ import pytest
 from divevlm.cli import main
 from divevlm.experiments.answering import Answerer
 from divevlm.experiments.loading import load
+from divevlm.experiments.runner import evaluate
 from tests.micro import micro_llava
+
+from .runs import the_run
 
 
 @pytest.fixture(scope="session")
@@ -21,6 +24,13 @@ def micro(tmp_path_factory):
 @pytest.fixture(scope="session")
 def answerer(micro):
     return Answerer(*load(micro))
+
+
+@pytest.fixture(scope="session")
+def whole(micro, tmp_path_factory):
+    """A sweep that ran through: its folder and result."""
+    folder = tmp_path_factory.mktemp("whole")
+    return folder, evaluate(the_run(micro, folder))
 
 
 @pytest.fixture

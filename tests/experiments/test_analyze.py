@@ -6,7 +6,8 @@ from importlib.util import find_spec
 import pytest
 
 from divevlm.cli import main
-from divevlm.experiments import figures, tasks, timing
+from divevlm.experiments import tasks
+from divevlm.experiments.analysis import figures, timing
 from divevlm.experiments.answering import Answerer
 
 from ..zoo import build, picture

@@ -8,9 +8,9 @@ import torch
 from transformers.utils import is_torchvision_available
 
 from divevlm.cli import main
-from divevlm.experiments import checking
+from divevlm.experiments.check import findings
+from divevlm.experiments.check.pictures import photograph, pictures
 from divevlm.experiments.processors import NoVideos, processor_of
-from divevlm.experiments.samples import photograph, pictures
 
 from ..zoo import FAMILIES, VIDEO_FAMILIES, build, clip
 
@@ -79,8 +79,8 @@ def test_what_no_mask_can_say_is_not_claimed(check):
 
 def test_a_wrong_choice_is_told(check, monkeypatch):
     """As if the engine dropped other tokens than it reports."""
-    right = checking._without
-    monkeypatch.setattr(checking, "_without", lambda places, kept: right(places, [(i + 1) % len(places) for i in kept]))
+    right = findings._without
+    monkeypatch.setattr(findings, "_without", lambda places, kept: right(places, [(i + 1) % len(places) for i in kept]))
     report, text = check("llava", code=1)
     assert not report["ok"]
     assert [one["ok"] for one in report["checks"]] == [True, False, True, True]
@@ -103,7 +103,7 @@ def test_a_model_that_stays_changed_is_told(check, monkeypatch):
 
 
 def test_a_check_that_raises_is_a_finding(check, monkeypatch):
-    monkeypatch.setattr(checking.Subject, "pruned", lambda *_: 1 / 0)
+    monkeypatch.setattr(findings.Subject, "pruned", lambda *_: 1 / 0)
     report, _ = check("llava", code=1)
     assert report["checks"][2]["detail"] == "ZeroDivisionError: division by zero"
 

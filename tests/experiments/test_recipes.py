@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from divevlm import DIVE
-from divevlm.experiments.consistency import misfits
-from divevlm.experiments.recipe import benchmarks, names, recipe
+from divevlm.experiments.paper.consistency import misfits
+from divevlm.experiments.paper.recipe import benchmarks, names, recipe
 from divevlm.methods import method_of, parse
 
 PAPER = Path(__file__).parents[3] / "shared" / "paper.tex"

@@ -11,9 +11,11 @@ import pytest
 import torch
 
 from divevlm.cli import main
-from divevlm.experiments import efficiency, figures, measured, results, tasks
+from divevlm.experiments import results, tasks
+from divevlm.experiments.analysis import figures
 from divevlm.experiments.journal import read
-from divevlm.experiments.recipe import names, recipe
+from divevlm.experiments.paper import comparison, efficiency
+from divevlm.experiments.paper.recipe import names, recipe
 from divevlm.experiments.runner import Run
 from divevlm.experiments.settings import Setting
 
@@ -140,7 +142,7 @@ def a_benchmark(run):
 
 
 def test_figures_at_full_scale_are_of_the_benchmarks(command, tmp_path, monkeypatch):
-    monkeypatch.setattr("divevlm.experiments.lmms.items", a_benchmark)
+    monkeypatch.setattr("divevlm.experiments.lmms.sweep.items", a_benchmark)
     result = command("reproduce", "figure5", "--scale", "full")
     assert [row["question"] for row in result["rows"]] == ["gqa 0 ?"]
     assert "the paper's benchmarks" in (tmp_path / "figure5.md").read_text()
@@ -152,9 +154,9 @@ def test_runtime_at_full_scale_is_of_all_samples(micro, tmp_path, monkeypatch):
         raise ValueError("enough")
 
     asked = []
-    monkeypatch.setattr("divevlm.experiments.lmms.items", a_benchmark)
-    monkeypatch.setattr("divevlm.experiments.lmms.check", lambda run: None)
-    monkeypatch.setattr("divevlm.experiments.reproduce.runtime", runtime)
+    monkeypatch.setattr("divevlm.experiments.lmms.sweep.items", a_benchmark)
+    monkeypatch.setattr("divevlm.experiments.lmms.sweep.check", lambda run: None)
+    monkeypatch.setattr("divevlm.experiments.paper.reproduce.runtime", runtime)
     assert main(["reproduce", "figure4", "--scale", "full", "--model", micro, "--out", str(tmp_path)]) == 2
     assert asked == [f"mme {i} ?" for i in range(22)]
 
@@ -191,10 +193,10 @@ def test_full_scale_reads_lmms_evals_metrics():
         "vanilla": {"method": "vanilla", "keep": 0, "tasks": full},
         "dive 64": {"method": "dive", "keep": 64, "tasks": metrics},
     }
-    _, dive = measured.full_scores({"benchmarks": entries}, of)
+    _, dive = comparison.full_scores({"benchmarks": entries}, of)
     assert dive["relative"] == pytest.approx(50)
     assert dive["scores"] == pytest.approx(of.row("DIVE", 64).scores)
-    table = measured.Measured(of, [dive], {"dive": "DIVE"}, {64: 64}, {}, True).table()
+    table = comparison.Comparison(of, [dive], {"dive": "DIVE"}, {64: 64}, {}, True).table()
     assert table[0][6:8] == ["GQA printed", "GQA"]
     assert table[1][0][6:10] == ["59.7", "59.7", "1761", "1761.0"]
 
@@ -203,10 +205,10 @@ def test_figure_3_has_popes_accuracy_and_a_hole_has_its_reason():
     tasks = {task: {"exact_match": 0.5} for task in ("textvqa_val", "vizwiz_vqa_val")}
     tasks |= {"pope": {"pope_f1_score": 0.1, "pope_accuracy": 0.8}, "gqa": {}}
     entry = {"method": "vanilla", "keep": 0, "tasks": tasks, "missing": {"gqa": "KeyError: 'image'"}}
-    (row,) = measured.full_scores({"benchmarks": {"vanilla": entry}}, recipe("figure3"))
+    (row,) = comparison.full_scores({"benchmarks": {"vanilla": entry}}, recipe("figure3"))
     assert row["scores"] == {"POPE": 80, "TextVQA": 50, "VizWiz": 50, "GQA": None}
     assert row["relative"] is None
-    assert measured.reasons([row, row]) == ["GQA: gqa gave no exact_match (KeyError: 'image')"]
+    assert comparison.reasons([row, row]) == ["GQA: gqa gave no exact_match (KeyError: 'image')"]
 
 
 def test_rows_compare_what_all_settings_have_and_average_relatively():

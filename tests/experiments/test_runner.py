@@ -1,75 +1,17 @@
-"""A sweep that is killed and started again, or spread over processes, ends with the same samples as one that ran through."""
+"""A sweep: what it leaves on disk, what may be added to it, what it refuses."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
-from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import transformers
 
 from divevlm.cli import main
 from divevlm.experiments import runner
-from divevlm.experiments.journal import read
 from divevlm.experiments.loading import load
-from divevlm.experiments.on_ray import gpus_each
 from divevlm.experiments.runner import Run, evaluate, keeps
 
-METHODS, KEEPS, TASKS = ("dive", "grid"), (48, 16), ("existence", "reading")
-
-
-def the_run(micro, out, **more):
-    return Run(micro, METHODS, KEEPS, out, TASKS, limit=4, batch=4, new_tokens=4, **more)
-
-
-def samples(folder):
-    """What does not depend on the clock, of every finished sample; none may be there twice."""
-    found = {}
-    for path in folder.glob("samples*.jsonl"):
-        for record in read(path):
-            key = record["method"], record["keep"], record["task"], record["sample"]
-            assert key not in found
-            found[key] = record["prediction"], record["score"], record["kept"]
-    return found
-
-
-@pytest.fixture(scope="module")
-def whole(micro, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("whole")
-    return folder, evaluate(the_run(micro, folder))
-
-
-def command(micro, folder):
-    what = [
-        "--method",
-        ",".join(METHODS),
-        "--keep",
-        "48,16",
-        "--tasks",
-        ",".join(TASKS),
-        "--limit",
-        "4",
-        "--batch-size",
-        "4",
-    ]
-    return [
-        sys.executable,
-        "-m",
-        "divevlm.cli",
-        "eval",
-        "--model",
-        micro,
-        *what,
-        "--new-tokens",
-        "4",
-        "--out",
-        str(folder),
-    ]
+from .runs import KEEPS, METHODS, TASKS, samples, the_run
 
 
 def test_one_run_has_every_sample_once_and_says_what_it_ran_on(whole):
@@ -86,51 +28,6 @@ def test_one_run_has_every_sample_once_and_says_what_it_ran_on(whole):
     assert json.loads((folder / "results.json").read_text())["rows"] == result["rows"]
     assert (folder / "results.csv").read_text().startswith("method,keep,existence,reading,all,relative\n")
     assert "| vanilla | all |" in (folder / "results.md").read_text()
-
-
-def test_a_killed_run_goes_on_where_it_stopped(micro, whole, tmp_path):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        command(micro, tmp_path), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    file = tmp_path / "samples.jsonl"
-    while process.poll() is None and not (file.exists() and file.stat().st_size):
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    before = len(samples(tmp_path))
-    assert 0 < before < 40
-    with file.open("a") as stream:
-        stream.write('{"method": "dive", "ke')  # the kill came in the middle of a line
-    first = file.read_text().split("\n")[0]
-    evaluate(the_run(micro, tmp_path))
-    assert samples(tmp_path) == samples(whole[0])
-    assert file.read_text().split("\n")[0] == first
-
-
-def test_two_processes_do_what_one_does(micro, whole, tmp_path, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    for rank in ("1", "0"):
-        monkeypatch.setenv("RANK", rank)
-        result = evaluate(the_run(micro, tmp_path))
-        assert (tmp_path / "results.json").exists() == (rank == "0")
-    assert {path.name for path in tmp_path.glob("samples*")} == {"samples.jsonl", "samples-1.jsonl"}
-    assert samples(tmp_path) == samples(whole[0])
-    plain = ("method", "keep", "scores", "relative", "kept")
-    assert [[row[k] for k in plain] for row in result["rows"]] == [[row[k] for k in plain] for row in whole[1]["rows"]]
-    monkeypatch.setenv("WORLD_SIZE", "1")
-    again = evaluate(the_run(micro, tmp_path))  # nothing left to do for another number of processes
-    assert samples(tmp_path) == samples(whole[0])
-    assert again["rows"] == result["rows"]
-
-
-def test_torchrun_waits_for_all_and_merges(micro, whole, tmp_path):
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29541"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*launch, *command(micro, tmp_path)[1:]], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert samples(tmp_path) == samples(whole[0])
-    assert len(json.loads((tmp_path / "results.json").read_text())["rows"]) == 5
 
 
 def test_more_can_be_added_to_a_folder_but_not_another_model(micro, whole, tmp_path):
@@ -214,17 +111,6 @@ def test_seconds_add_up_over_sessions(micro, tmp_path):
     assert 1000 < evaluate(run)["wall_seconds"] < 2000
 
 
-def test_processes_join_before_anything_else_can_make_a_group(micro, tmp_path, monkeypatch):
-    made = []
-    monkeypatch.setattr("torch.distributed.init_process_group", lambda *_, **options: made.append(options))
-    monkeypatch.setattr(runner, "load", stop)
-    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(InterruptedError):
-        evaluate(the_run(micro, tmp_path))
-    assert made == [{"timeout": timedelta(days=7)}]
-
-
 @pytest.mark.parametrize(
     ("error", "reason"), [(ImportError("needs torchvision\nmore"), "needs torchvision"), (OSError(""), "OSError")]
 )
@@ -235,36 +121,6 @@ def test_a_model_that_cannot_be_loaded_is_told_in_one_line(micro, monkeypatch, e
     monkeypatch.setattr(transformers.AutoProcessor, "from_pretrained", fails)
     with pytest.raises(ValueError, match=f"a path or an id, got '.*': {reason}$"):
         load(micro)
-
-
-def test_ray_actors_do_what_one_process_does(micro, whole, tmp_path, monkeypatch):
-    """With a stand-in for Ray that runs the actors here; the real one is in the tests of lmms-eval's environment."""
-    asked = {}
-
-    def flat_map(kind, fn_constructor_args, **options):
-        asked.update(options)
-        actor = kind(*fn_constructor_args)
-        return SimpleNamespace(iter_rows=lambda: [one for row in asked["rows"] for one in actor(row)])
-
-    def from_items(rows, **_):
-        asked["rows"] = rows
-        return SimpleNamespace(flat_map=flat_map)
-
-    there = SimpleNamespace(
-        init=lambda **_: None,
-        cluster_resources=lambda: {"CPU": 2.0, "GPU": 1.0},
-        data=SimpleNamespace(from_items=from_items),
-    )
-    monkeypatch.setitem(sys.modules, "ray", there)
-    evaluate(Run(micro, ("grid",), (16,), tmp_path, TASKS, limit=1, batch=4, new_tokens=4))
-    evaluate(the_run(micro, tmp_path, engine="ray", workers=2))
-    assert samples(tmp_path) == samples(whole[0])
-    assert asked["num_gpus"] == 0.5  # of the cluster, not of this machine
-    assert asked["concurrency"] == 2
-
-
-def test_actors_share_gpus_where_they_outnumber_them():
-    assert [gpus_each(2, 0), gpus_each(2, 8), gpus_each(4, 3)] == [0, 1, 0.5]
 
 
 def test_the_command_prints_a_table_or_json(micro, whole, capsys, tmp_path):

@@ -55,8 +55,8 @@ def add(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    from divevlm.experiments.analysis.command import analysis
     from divevlm.experiments.loading import rank
-    from divevlm.experiments.report import analysis
 
     out = options.out or Path("divevlm-results") / f"analyze-{options.what}"
     result, (head, lines) = analysis(options.what, out, options)

@@ -57,10 +57,10 @@ def add(commands: Any) -> None:
 def run(options: argparse.Namespace) -> None:
     from divevlm.checks import at_least
     from divevlm.cli.loading import check_device, quiet
-    from divevlm.experiments.checking import Subject, findings
+    from divevlm.experiments.check.costs import measured
+    from divevlm.experiments.check.findings import Subject, findings
+    from divevlm.experiments.check.pictures import pictures
     from divevlm.experiments.loading import default_device, load, machine
-    from divevlm.experiments.measuring import measured
-    from divevlm.experiments.samples import pictures
     from divevlm.experiments.settings import Setting
 
     at_least("--new-tokens", options.new_tokens, 2)

@@ -59,8 +59,8 @@ def add(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from divevlm.experiments import lmms_scores
     from divevlm.experiments.limits import Limits
+    from divevlm.experiments.lmms import scores as lmms_scores
     from divevlm.experiments.loading import rank
     from divevlm.experiments.results import cells
     from divevlm.experiments.runner import Run, evaluate, keeps, names, usual_inputs

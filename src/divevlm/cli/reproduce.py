@@ -62,8 +62,8 @@ def add(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from divevlm.experiments.consistency import misfits
-    from divevlm.experiments.recipe import names, recipe
+    from divevlm.experiments.paper.consistency import misfits
+    from divevlm.experiments.paper.recipe import names, recipe
 
     if options.list or options.recipe is None:
         found = [recipe(name) for name in names()]
@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> None:
         return
     from divevlm.experiments.limits import Limits
     from divevlm.experiments.loading import rank
-    from divevlm.experiments.reproduce import Order, reproduce
+    from divevlm.experiments.paper.reproduce import Order, reproduce
 
     recipe(options.recipe)  # an unknown one is told before anything is loaded
     out = options.out or Path("divevlm-results") / f"{options.recipe}-{options.scale}"

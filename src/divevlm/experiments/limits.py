@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from divevlm.checks import require
-from divevlm.experiments.recipe import benchmarks
+from divevlm.experiments.paper.recipe import benchmarks
 
 ALLOWED = "a count of at least 1 or all, or TASK=COUNT joined by commas (vqav2=2000,all)"
 

@@ -15,7 +15,7 @@ from divevlm.experiments.sweep import batches as sweep_batches
 from divevlm.experiments.tasks import Item
 
 if TYPE_CHECKING:
-    from divevlm.experiments.lmms_suite import Suite
+    from divevlm.experiments.lmms.suite import Suite
     from divevlm.experiments.runner import Run
 
 Row = dict[str, str]  # JSON inside: Arrow would retype what it holds
@@ -46,7 +46,7 @@ class Benchmarks(Asks):
     """Requests of lmms-eval, which every actor builds for itself: they do not travel."""
 
     def __init__(self, run: Run) -> None:
-        from divevlm.experiments.lmms import models, suite
+        from divevlm.experiments.lmms.sweep import models, suite
 
         found = suite(run)
         self.requests = found.requests()
@@ -80,7 +80,7 @@ def ray_sweep(run: Run, journal: Journal, items: Sequence[Item], suite: Suite | 
         found = work(run, journal, [(item.task, item.sample) for item in items], batches)
         spread(Asks, run, journal, found)
     if suite is not None:
-        from divevlm.experiments import lmms_requests
+        from divevlm.experiments.lmms import requests as lmms_requests
 
         asked = suite.requests()
         places = [lmms_requests.place(one, suite.numbers) for one in asked]

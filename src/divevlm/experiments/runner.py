@@ -20,10 +20,10 @@ from divevlm.checks import require
 from divevlm.experiments import results, stock
 from divevlm.experiments.answering import Answerer
 from divevlm.experiments.journal import Journal, Record
-from divevlm.experiments.lmms_scores import cells
+from divevlm.experiments.lmms.scores import cells
 from divevlm.experiments.loading import Loaded, config_of, family_name, load, machine, rank
 from divevlm.experiments.memory import cards, told
-from divevlm.experiments.recipe import benchmarks
+from divevlm.experiments.paper.recipe import benchmarks
 from divevlm.experiments.settings import Setting, check_budgets, grid
 from divevlm.experiments.sweep import Mode, shard, sweep
 from divevlm.experiments.tasks import ALL, Item, expand, is_embedded, items
@@ -91,7 +91,7 @@ class Run:
         limit = 125 if self.limit is None else self.limit
         found = items(self.embedded, limit, self.split, sizes) if self.embedded else []
         if self.mode == "forced" and self.benchmarks:
-            from divevlm.experiments import lmms
+            from divevlm.experiments.lmms import sweep as lmms
 
             found += lmms.items(self)
         return found
@@ -170,7 +170,7 @@ def evaluate(run: Run, loaded: Loaded | None = None) -> Result:
     with run.journal(number) as journal:
         wanted, suite = run.settings, None  # wrong values are told before a model is loaded
         if run.benchmarks:
-            from divevlm.experiments import lmms
+            from divevlm.experiments.lmms import sweep as lmms
 
             lmms.check(run)
         run.check()

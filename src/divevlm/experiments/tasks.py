@@ -1,4 +1,4 @@
-"""The embedded tasks: questions about drawn scenes, always available. Others come from lmms-eval (`lmms.py`)."""
+"""The embedded tasks: questions about drawn scenes, always available. Others come from lmms-eval (`lmms/`)."""
 
 from __future__ import annotations
 

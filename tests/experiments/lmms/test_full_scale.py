@@ -8,10 +8,10 @@ import pytest
 pytest.importorskip("lmms_eval")
 
 from divevlm.cli import main
-from divevlm.experiments import lmms_suite
 from divevlm.experiments.answering import Answerer
 from divevlm.experiments.journal import read
-from divevlm.experiments.recipe import names, recipe
+from divevlm.experiments.lmms import suite as lmms_suite
+from divevlm.experiments.paper.recipe import names, recipe
 from divevlm.experiments.runner import Run
 from divevlm.methods.readers import CLIP
 

@@ -1,12 +1,8 @@
 """lmms-eval drives our models; runs in an environment of its own (`make test-eval`)."""
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,63 +12,27 @@ pytest.importorskip("lmms_eval")
 import numpy as np
 from lmms_eval.models import get_model, list_available_models
 
-from divevlm.cli import main
-from divevlm.experiments.analyses import analyze
+from divevlm.experiments.analysis.analyses import analyze
 from divevlm.experiments.answering import Answerer
-from divevlm.experiments.journal import Journal, read
+from divevlm.experiments.journal import Journal
 from divevlm.experiments.limits import Limits
-from divevlm.experiments.lmms_model import Chat, Simple
-from divevlm.experiments.lmms_requests import clip as read_clip
-from divevlm.experiments.lmms_requests import gold
-from divevlm.experiments.lmms_tasks import write
-from divevlm.experiments.recipe import recipe
-from divevlm.experiments.reproduce import Order, reproduce
+from divevlm.experiments.lmms.model import Chat, Simple
+from divevlm.experiments.lmms.requests import clip as read_clip
+from divevlm.experiments.lmms.requests import gold
+from divevlm.experiments.lmms.tasks import write
+from divevlm.experiments.paper.recipe import recipe
+from divevlm.experiments.paper.reproduce import Order, reproduce
 from divevlm.experiments.runner import Run, evaluate
 from divevlm.experiments.settings import Setting
 
 from ...zoo import FAMILIES, VIDEO_FAMILIES, build, clip, picture
-
-SITE = Path(__file__).parent / "site"
-TASKS = "divevlm_existence,divevlm_reading"
-
-
-@pytest.fixture(scope="module")
-def suite(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tasks")
-    write(folder, limit=3)
-    return folder
-
-
-def shell(*arguments, **environment):
-    own = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SITE), "HF_DATASETS_OFFLINE": "1", **environment}
-    return subprocess.run([sys.executable, *map(str, arguments)], env=own, capture_output=True, text=True)
-
-
-def evaluated(micro, suite, out, **more):
-    run = Run(micro, ("dive",), (24,), out, tuple(TASKS.split(",")), batch=2, include=suite, **more)
-    return evaluate(run)
-
-
-def predictions(folder, method="dive"):
-    found = {}
-    for path in folder.glob("samples*.jsonl"):
-        for record in read(path):
-            if record["method"] == method:
-                assert (record["task"], record["sample"]) not in found
-                found[record["task"], record["sample"]] = record["prediction"]
-    return found
+from .conftest import TASKS, evaluated, predictions
 
 
 def test_the_entry_point_registers_both_kinds():
     assert "divevlm" in list_available_models()
     assert get_model("divevlm") is Chat
     assert get_model("divevlm", force_simple=True) is Simple
-
-
-@pytest.fixture(scope="module")
-def whole(micro, suite, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("whole")
-    return folder, evaluated(micro, suite, folder)
 
 
 def test_divevlm_eval_sweeps_lmms_tasks_and_goes_on_after_a_kill(micro, suite, whole, tmp_path):
@@ -107,67 +67,6 @@ def test_every_sample_has_the_score_that_lmms_eval_gave_it(whole):
 def test_plain_prompts_of_one_turn_say_the_same(micro, suite, whole, tmp_path):
     evaluated(micro, suite, tmp_path, inputs="template")
     assert predictions(tmp_path) == predictions(whole[0])  # the embedded questions are one turn anyway
-
-
-def test_two_processes_give_the_same_samples(micro, suite, whole, tmp_path):
-    done = shell("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29547", "-m", "divevlm.cli", "eval",
-                 "--model", micro, "--method", "dive", "--keep", "24", "--tasks", TASKS, "--batch-size", "2",
-                 "--inputs", "chat", "--include-path", suite, "--out", tmp_path)  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert predictions(tmp_path) == predictions(whole[0])
-    assert json.loads((tmp_path / "results.json").read_text())["benchmarks"] == whole[1]["benchmarks"]
-
-
-def lmms(micro, suite, tasks, *more):
-    arguments = f"pretrained={micro},method=dive,keep=24,device=cpu,batch_size=2"
-    return shell("-m", "lmms_eval", "--model", "divevlm", "--model_args", arguments, "--include_path", suite,
-                 "--tasks", tasks, "--batch_size", "2", "--device", "cpu", *more)  # fmt: skip
-
-
-def test_the_stock_command_runs_with_device_told_twice(micro, suite, whole, tmp_path):
-    done = lmms(micro, suite, TASKS, "--log_samples", "--output_path", tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
-    said = {}
-    for path in tmp_path.rglob("*samples*.jsonl"):
-        task = next(task for task in TASKS.split(",") if task in path.name)
-        for line in path.read_text().splitlines():
-            record = json.loads(line)
-            answer = record["filtered_resps"]
-            said[task, str(record["doc_id"])] = answer if isinstance(answer, str) else answer[0]
-    assert said == predictions(whole[0])
-
-
-def broken(folder):
-    write(folder, limit=1)
-    row = json.loads((folder / "reading.jsonl").read_text())
-    del row["seed"]  # nothing to draw
-    (folder / "reading.jsonl").write_text(json.dumps(row) + "\n")
-
-
-@pytest.mark.parametrize("more", [[], ["--force_simple"]], ids=["chat", "simple"])
-def test_a_failed_sample_fails_the_stock_command(micro, suite, tmp_path, more):
-    broken(tmp_path)
-    done = lmms(micro, tmp_path, "divevlm_reading", *more)
-    assert done.returncode == 1
-    assert "divevlm: " in done.stderr
-    assert "divevlm_reading 0 failed: KeyError: 'seed'" in done.stderr
-
-
-def test_a_failed_sample_is_named_and_fails_our_command(micro, tmp_path, capsys):
-    broken(tmp_path)
-    command = [
-        "eval",
-        "--model",
-        micro,
-        "--tasks",
-        "divevlm_reading",
-        "--inputs",
-        "chat",
-        "--include-path",
-        str(tmp_path),
-    ]
-    assert main([*command, "--out", str(tmp_path / "out")]) == 2
-    assert "divevlm: divevlm_reading 0 failed: KeyError: 'seed'" in capsys.readouterr().err
 
 
 def test_wrong_tasks_are_told_before_a_model_is_loaded(suite, tmp_path):
@@ -224,11 +123,11 @@ def test_analyses_take_lmms_tasks(micro, suite, tmp_path):
 def test_efficiency_and_tables_at_full_scale(micro, suite, tmp_path, monkeypatch):
     """The paper's columns, with local tasks in place of the benchmarks."""
     stand_in = {"task": "divevlm_existence", "metrics": ["exact_match"], "factor": 100}
-    for module in ("recipe", "measured", "reproduce", "efficiency"):
+    for module in ("recipe", "comparison", "reproduce", "efficiency"):
         monkeypatch.setattr(
-            f"divevlm.experiments.{module}.benchmarks", lambda: dict.fromkeys(recipe("table1").columns, stand_in)
+            f"divevlm.experiments.paper.{module}.benchmarks", lambda: dict.fromkeys(recipe("table1").columns, stand_in)
         )
-    monkeypatch.setattr("divevlm.experiments.reproduce.Run", partial(Run, include=suite))
+    monkeypatch.setattr("divevlm.experiments.paper.reproduce.Run", partial(Run, include=suite))
     order = Order("full", tmp_path / "five", micro, Limits(2))
     result, (head, lines) = reproduce("table5", order)
     assert [row["printed_as"] for row in result["rows"]] == ["Vanilla", "VisionZip", "PruneSID", "SparseVLM", "DIVE"]
@@ -329,58 +228,3 @@ def test_videos(name, kind, video):
     lm.task_dict = {"see": {"test": [[video], [video]]}}
     one, two = lm.generate_until(list(requests(kind, [[video], [video]])))
     assert one == two != ""
-
-
-def test_ray_gives_what_one_process_gives(micro, tmp_path):
-    pytest.importorskip("ray")
-    same = {"tasks": ("existence", "reading"), "limit": 3, "batch": 2, "new_tokens": 4}
-    one = evaluate(Run(micro, ("dive",), (24,), tmp_path / "one", **same))
-    limits = ["--limit", "3", "--batch-size", "2", "--new-tokens", "4"]
-    done = shell("-m", "divevlm.cli", "eval", "--model", micro, "--method", "dive", "--keep", "24", *limits,
-                 "--tasks", "existence,reading", "--engine", "ray", "--workers", "2", "--out", tmp_path / "two",
-                 RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0")  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert predictions(tmp_path / "two") == predictions(tmp_path / "one")
-    rows = json.loads((tmp_path / "two" / "results.json").read_text())["rows"]
-    assert [row["scores"] for row in rows] == [row["scores"] for row in one["rows"]]
-
-
-def test_ray_answers_benchmarks(micro, suite, whole, tmp_path):
-    pytest.importorskip("ray")
-    folder, result = whole
-    done = shell("-m", "divevlm.cli", "eval", "--model", micro, "--method", "dive", "--keep", "24", "--tasks", TASKS,
-                 "--batch-size", "2", "--inputs", "chat", "--include-path", suite, "--engine", "ray", "--workers", "2",
-                 "--out", tmp_path,
-                 RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0")  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert predictions(tmp_path) == predictions(folder)
-    assert predictions(tmp_path, "vanilla") == predictions(folder, "vanilla")
-    assert json.loads((tmp_path / "results.json").read_text())["benchmarks"] == result["benchmarks"]
-    assert (tmp_path / "scores.jsonl").read_text() == (folder / "scores.jsonl").read_text()
-
-
-def test_accelerate_launch_gives_what_one_process_gives(micro, suite, tmp_path):
-    one = evaluated(micro, suite, tmp_path / "one")
-    launch = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "29557"]
-    what = [
-        "--model",
-        micro,
-        "--method",
-        "dive",
-        "--keep",
-        "24",
-        "--tasks",
-        TASKS,
-        "--inputs",
-        "chat",
-        "--include-path",
-        suite,
-    ]
-    done = shell(*launch, "-m", "divevlm.cli", "eval", *what, "--batch-size", "2", "--out", tmp_path / "two")
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert predictions(tmp_path / "two") == predictions(tmp_path / "one")
-    assert len(list((tmp_path / "two").glob("samples*.jsonl"))) == 2
-    two = json.loads((tmp_path / "two" / "results.json").read_text())
-    assert {name: entry["tasks"] for name, entry in two["benchmarks"].items()} == {
-        name: entry["tasks"] for name, entry in one["benchmarks"].items()
-    }

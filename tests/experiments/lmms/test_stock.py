@@ -14,7 +14,7 @@ from transformers.image_utils import OPENAI_CLIP_MEAN
 
 from divevlm.experiments import stock
 from divevlm.experiments.answering import Answerer
-from divevlm.experiments.lmms_model import Simple
+from divevlm.experiments.lmms.model import Simple
 from divevlm.experiments.loading import load
 from divevlm.experiments.runner import Run
 from divevlm.experiments.settings import Setting

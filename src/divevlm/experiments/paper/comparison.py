@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from divevlm.experiments import results
-from divevlm.experiments.recipe import VANILLA, Budget, Recipe, benchmarks
+from divevlm.experiments.paper.recipe import VANILLA, Budget, Recipe, benchmarks
 
 THROUGHPUT = "Throughput"  # printed in tables 6 and 8 as a multiple of vanilla's
 
 
 @dataclass(frozen=True)
-class Measured:
+class Comparison:
     """rows: one a setting, with scores and relative average; names, budgets: what was run -> as the paper prints it."""
 
     recipe: Recipe

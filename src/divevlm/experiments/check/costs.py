@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from divevlm.engine import prune
-from divevlm.experiments.checking import Subject
+from divevlm.experiments.check.findings import Subject
 from divevlm.timing import Clock
 
 PEAK = 2**30

@@ -12,7 +12,7 @@ from divevlm.checks import require
 from divevlm.core.metrics import relative_gold_likelihood
 from divevlm.experiments import results
 from divevlm.experiments.journal import Record
-from divevlm.experiments.recipe import recipe
+from divevlm.experiments.paper.recipe import recipe
 from divevlm.experiments.runner import Result, Run, evaluate
 from divevlm.experiments.settings import Setting
 

@@ -9,13 +9,14 @@ from typing import Any
 
 from divevlm.budget import Budget
 from divevlm.checks import require
-from divevlm.experiments import figures, results
-from divevlm.experiments.analyses import ANALYSES, SCHEDULES, Table, analyze
+from divevlm.experiments import results
+from divevlm.experiments.analysis import figures
+from divevlm.experiments.analysis.analyses import ANALYSES, SCHEDULES, Table, analyze
+from divevlm.experiments.analysis.timing import ENERGY, RUNTIME, energy, runtime
 from divevlm.experiments.answering import Answerer
 from divevlm.experiments.loading import machine
 from divevlm.experiments.runner import Run, bar, keeps, names, usual_inputs
 from divevlm.experiments.tasks import is_embedded
-from divevlm.experiments.timing import ENERGY, RUNTIME, energy, runtime
 
 DRAWN = ("feedback", "redundancy")  # as a picture, too
 

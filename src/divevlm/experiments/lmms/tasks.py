@@ -1,4 +1,4 @@
-"""The embedded suite as lmms-eval tasks on local data: `python -m divevlm.experiments.lmms_tasks DIR`, then
+"""The embedded suite as lmms-eval tasks on local data: `python -m divevlm.experiments.lmms.tasks DIR`, then
 
 python -m lmms_eval --model divevlm --model_args pretrained=llava,method=dive,keep=64 --include_path DIR --tasks divevlm_existence
 """
@@ -30,7 +30,7 @@ metric_list:
     aggregation: mean
     higher_is_better: true
 """
-FUNCTIONS = "from divevlm.experiments.lmms_tasks import score, text, visual  # noqa: F401\n"
+FUNCTIONS = "from divevlm.experiments.lmms.tasks import score, text, visual  # noqa: F401\n"
 
 
 def write(folder: Path, limit: int = 25, split: str = "validation") -> list[str]:

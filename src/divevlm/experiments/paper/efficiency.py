@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from divevlm.experiments import figures, results, tasks
+from divevlm.experiments import results, tasks
+from divevlm.experiments.analysis import figures
 from divevlm.experiments.answering import Answerer
 from divevlm.experiments.loading import Loaded, default_device
-from divevlm.experiments.measured import full_scores, number, reasons
-from divevlm.experiments.recipe import VANILLA, Recipe, benchmarks
+from divevlm.experiments.paper.comparison import full_scores, number, reasons
+from divevlm.experiments.paper.recipe import VANILLA, Recipe, benchmarks
 from divevlm.experiments.runner import Result, Run, evaluate
 from divevlm.experiments.settings import Setting
 from divevlm.methods import Method
 
 if TYPE_CHECKING:
-    from divevlm.experiments.analyses import Table
-    from divevlm.experiments.reproduce import Order
+    from divevlm.experiments.analysis.analyses import Table
+    from divevlm.experiments.paper.reproduce import Order
 
 
 def _alone(of: Recipe, order: Order, keeps: tuple[int | float, ...]) -> tuple[Run, dict[str, str]]:

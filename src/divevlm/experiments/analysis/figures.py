@@ -9,7 +9,7 @@ from typing import Any
 
 from divevlm import viz
 from divevlm.core.metrics import relative_gold_likelihood
-from divevlm.experiments.analyses import likelihoods
+from divevlm.experiments.analysis.analyses import likelihoods
 from divevlm.experiments.journal import Record
 from divevlm.experiments.loading import rank
 from divevlm.experiments.runner import Run

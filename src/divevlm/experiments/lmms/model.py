@@ -21,7 +21,7 @@ from divevlm.checks import require
 from divevlm.experiments import stock
 from divevlm.experiments.answering import Answerer
 from divevlm.experiments.journal import Journal, Record
-from divevlm.experiments.lmms_requests import FRAMES, batches, cut, decoding, media, options, place, shown
+from divevlm.experiments.lmms.requests import FRAMES, batches, cut, decoding, media, options, place, shown
 from divevlm.experiments.loading import load
 from divevlm.experiments.settings import Setting
 from divevlm.experiments.tasks import Item

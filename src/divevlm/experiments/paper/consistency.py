@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from divevlm.experiments.recipe import Recipe, Row, recipe
+from divevlm.experiments.paper.recipe import Recipe, Row, recipe
 
 CLOSE = 1e-9
 

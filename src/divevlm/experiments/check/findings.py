@@ -14,8 +14,8 @@ from torch import Tensor
 from divevlm.checks import require
 from divevlm.engine import prune
 from divevlm.engine.report import Report
+from divevlm.experiments.check.pictures import QUESTIONS, pictures
 from divevlm.experiments.prompts import batch
-from divevlm.experiments.samples import QUESTIONS, pictures
 from divevlm.experiments.tasks import Item
 from divevlm.methods import Method
 from divevlm.models import family_of

@@ -1,4 +1,4 @@
-"""lmms-eval: our models registered with it, and its benchmarks swept by `divevlm eval` (extra eval)."""
+"""lmms-eval's benchmarks swept by `divevlm eval` (extra eval)."""
 
 from __future__ import annotations
 
@@ -14,28 +14,20 @@ import torch
 
 from divevlm.experiments.answering import Answerer
 from divevlm.experiments.journal import Journal
-from divevlm.experiments.lmms_scores import metrics, sample_lines
-from divevlm.experiments.lmms_suite import Suite, check, suite
+from divevlm.experiments.lmms.scores import metrics, sample_lines
+from divevlm.experiments.lmms.suite import Suite, check, suite
 from divevlm.experiments.loading import rank
 from divevlm.experiments.tasks import Item
 
 if TYPE_CHECKING:
     from divevlm.experiments.runner import Run
 
-__all__ = ["answer", "check", "items", "manifests", "models", "score", "suite"]
-
-
-def manifests() -> list[Any]:
-    """For the entry point `lmms_eval.models`: --model divevlm, with chat templates or (--force_simple) plain prompts."""
-    from lmms_eval.models.registry_v2 import ModelManifest
-
-    where = "divevlm.experiments.lmms_model"
-    return [ModelManifest("divevlm", simple_class_path=f"{where}.Simple", chat_class_path=f"{where}.Chat")]
+__all__ = ["answer", "check", "items", "models", "score", "suite"]
 
 
 def models(run: Run, found: Suite, answerer: Answerer | None, journal: Journal | None) -> list[Any]:
     """One that lmms-eval can drive for each setting, around the same loaded model; budgets that can't be met are told here."""
-    from divevlm.experiments.lmms_model import Chat, Simple
+    from divevlm.experiments.lmms.model import Chat, Simple
 
     kind = Chat if run.inputs == "chat" else Simple
     made = [kind.around(answerer, setting, run.batch, journal) for setting in run.settings]
@@ -47,7 +39,7 @@ def models(run: Run, found: Suite, answerer: Answerer | None, journal: Journal |
 def items(run: Run) -> list[Item]:
     """Documents of lmms-eval tasks as questions with one gold answer, for teacher forcing; a group's bear its name."""
     found, plain = suite(run), run.inputs == "stock"
-    from divevlm.experiments.lmms_requests import gold, media
+    from divevlm.experiments.lmms.requests import gold, media
 
     made: list[Item] = []
     for name, task in found.tasks.items():

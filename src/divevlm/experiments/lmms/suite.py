@@ -15,7 +15,7 @@ from torch import distributed
 from divevlm.checks import require
 from divevlm.experiments.limits import chosen, spread
 from divevlm.experiments.loading import rank
-from divevlm.experiments.recipe import benchmarks
+from divevlm.experiments.paper.recipe import benchmarks
 
 if TYPE_CHECKING:
     from divevlm.experiments.runner import Run

@@ -11,15 +11,15 @@ import torch
 
 from divevlm.checks import require
 from divevlm.experiments import results, tasks
-from divevlm.experiments.analyses import ANALYSES, analyze
+from divevlm.experiments.analysis.analyses import ANALYSES, analyze
+from divevlm.experiments.analysis.timing import RUNTIME, runtime
 from divevlm.experiments.answering import Answerer
 from divevlm.experiments.limits import Limits
 from divevlm.experiments.loading import machine
-from divevlm.experiments.measured import THROUGHPUT, Measured, full_scores, number, reasons
-from divevlm.experiments.recipe import VANILLA, Recipe, benchmarks, recipe
+from divevlm.experiments.paper.comparison import THROUGHPUT, Comparison, full_scores, number, reasons
+from divevlm.experiments.paper.recipe import VANILLA, Recipe, benchmarks, recipe
 from divevlm.experiments.runner import Inputs, Run, bar, evaluate
 from divevlm.experiments.settings import Setting
-from divevlm.experiments.timing import RUNTIME, runtime
 
 Table = tuple[list[str], list[list[str]]]
 
@@ -100,7 +100,7 @@ def embedded_model(of: Recipe) -> str:
     return name
 
 
-def scores(of: Recipe, order: Order) -> Measured:
+def scores(of: Recipe, order: Order) -> Comparison:
     """Every method and budget of a table."""
     others = [method for method in of.methods if method != VANILLA]
     names = {of.run_as(method, order.full): method for method in others}
@@ -109,13 +109,13 @@ def scores(of: Recipe, order: Order) -> Measured:
     found = evaluate(run)
     made = full_scores(found, of) if order.full else found["rows"]
     if THROUGHPUT in of.settings.get("extra", []):
-        from divevlm.experiments.efficiency import throughput
+        from divevlm.experiments.paper.efficiency import throughput
 
         speeds, found["throughput_of"] = throughput(run, found, of.name)
         for row in made:
             speed, whole = speeds.get(Setting(row["method"], row["keep"])), speeds.get(Setting("vanilla", 0))
             row |= {"samples_per_second": speed, "throughput": speed / whole if speed and whole else None}
-    return Measured(of, made, names | {"vanilla": VANILLA}, {**budgets, 0: 0}, dict(found), order.full)
+    return Comparison(of, made, names | {"vanilla": VANILLA}, {**budgets, 0: 0}, dict(found), order.full)
 
 
 def _scores(of: Recipe, order: Order) -> tuple[dict[str, Any], Table]:
@@ -126,7 +126,7 @@ def _scores(of: Recipe, order: Order) -> tuple[dict[str, Any], Table]:
 def _summary(of: Recipe, order: Order) -> tuple[dict[str, Any], Table]:
     """The tables it summarises, each run as its own recipe, then their averages."""
     sources = {name: None for name, _ in of.settings["sources"]}
-    found: dict[str, Measured] = {}
+    found: dict[str, Comparison] = {}
     for name in sources:
         one = recipe(name)
         found[name] = scores(one, replace(order, out=order.out / (name if order.full else "embedded")))
@@ -144,19 +144,19 @@ def _summary(of: Recipe, order: Order) -> tuple[dict[str, Any], Table]:
 
 
 def _efficiency(of: Recipe, order: Order) -> tuple[dict[str, Any], Table]:
-    from divevlm.experiments.efficiency import efficiency
+    from divevlm.experiments.paper.efficiency import efficiency
 
     return efficiency(of, order)
 
 
 def _curves(of: Recipe, order: Order) -> tuple[dict[str, Any], Table]:
-    from divevlm.experiments.efficiency import curves
+    from divevlm.experiments.paper.efficiency import curves
 
     return curves(of, order)
 
 
 def _feedback(of: Recipe, order: Order) -> tuple[dict[str, Any], Table]:
-    from divevlm.experiments import figures
+    from divevlm.experiments.analysis import figures
 
     figures.check()
     schedules, budgets, printed = of.settings["schedules"], tuple(of.settings["budgets"]), of.settings["printed"]
@@ -204,7 +204,7 @@ def _feedback(of: Recipe, order: Order) -> tuple[dict[str, Any], Table]:
 
 
 def _pictures(of: Recipe, order: Order) -> tuple[dict[str, Any], Table]:
-    from divevlm.experiments import figures
+    from divevlm.experiments.analysis import figures
 
     figures.check()
     run = order.run(of, (), (), mode="forced")

@@ -1,0 +1,1 @@
+"""What the paper's mechanism does, measured (`divevlm analyze`), and drawn."""
