@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from divevlm.bench.timing import machine
 from divevlm.engine import prune
 from divevlm.engine.report import Costs
+from divevlm.experiments.loading import machine
 
 
 @dataclass(frozen=True)
-class Shape:
+class ModelShape:
     """A decoder of `layers` blocks and `width`, with `views` images of 24 x 24 tokens and `text` tokens of prompt."""
 
     layers: int
@@ -31,10 +31,10 @@ class Shape:
         return f"{self.layers} blocks, d {self.width}, {576 * self.views} + {self.text} tokens"
 
 
-SHAPES = (Shape(24, 1024, 1, 60, (192, 128, 64)), Shape(24, 1024, 5, 60, (640, 320, 160)))
+SHAPES = (ModelShape(24, 1024, 1, 60, (192, 128, 64)), ModelShape(24, 1024, 5, 60, (640, 320, 160)))
 
 
-def random_llava(shape: Shape) -> tuple[Any, dict[str, Tensor]]:
+def random_llava(shape: ModelShape) -> tuple[Any, dict[str, Tensor]]:
     """The real class with random weights; its vision tower is kept tiny, so that the language model is what is timed."""
     from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
 
@@ -60,7 +60,7 @@ def random_llava(shape: Shape) -> tuple[Any, dict[str, Tensor]]:
 
 @torch.no_grad()
 def measure(
-    shapes: Sequence[Shape] = SHAPES,
+    shapes: Sequence[ModelShape] = SHAPES,
     rounds: int = 3,
     decode: int = 16,
     tick: Callable[..., object] = lambda text, share=None: None,

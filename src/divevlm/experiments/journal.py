@@ -12,6 +12,7 @@ from typing import Any
 from filelock import FileLock, Timeout  # torch and transformers bring it
 
 from divevlm.checks import require
+from divevlm.files import write
 
 Key = tuple[str, int | float, str, str]  # method, keep, task, sample
 Record = dict[str, Any]
@@ -94,7 +95,7 @@ class Journal:
         """On disk when this returns."""
         fresh = {key(record): record for record in records if key(record) not in self.done}
         if self.run is not None:
-            write(self.folder / "run.json", self.run)
+            write(self.folder / "run.json", json.dumps(self.run, indent=1) + "\n")
             self.run = None
         with self.file.open("a") as stream:
             stream.writelines(json.dumps(record) + "\n" for record in fresh.values())
@@ -108,7 +109,7 @@ class Journal:
         """Seconds of all sessions until now; the first process notes them."""
         seconds = self.earlier + time.perf_counter() - self.start
         if self.first and self.done:
-            write(self.folder / "wall.json", seconds)
+            write(self.folder / "wall.json", json.dumps(seconds) + "\n")
         return seconds
 
     def close(self) -> None:
@@ -160,10 +161,3 @@ def _cut_torn(path: Path) -> None:
     if end < len(whole):
         with path.open("r+b") as stream:
             stream.truncate(end)
-
-
-def write(path: Path, thing: Any) -> None:
-    """The whole file or nothing of it."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_text(json.dumps(thing, indent=1) + "\n")
-    fresh.replace(path)
