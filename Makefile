@@ -12,13 +12,17 @@ ACCURACY = $(BIN)/divevlm bench accuracy --n 400
 
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: demo test browser test-oldest test-eval lint format bench results seeds clean
+# test-fast: what to run while you write; `pytest -m matrix` and `-m lab` are the rest of test.
+.PHONY: demo test test-fast browser test-oldest test-eval lint format bench results seeds clean
 
 demo: $(SETUP)
 	$(BIN)/divevlm demo
 
 test: $(SETUP) browser
 	$(BIN)/pytest -n auto
+
+test-fast: $(SETUP)
+	$(BIN)/pytest -n auto -m fast
 
 browser:
 	@[ -n "$$CHROMIUM" ] || command -v chromium >/dev/null || command -v chromium-browser >/dev/null \

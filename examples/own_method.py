@@ -4,11 +4,7 @@ from dataclasses import dataclass
 
 import divevlm_tiny as tiny
 
-from divevlm import prune
-from divevlm.core.selection import Selection
-from divevlm.methods import METHODS
-from divevlm.methods.base import Signals
-from divevlm.methods.each import Each, ranked
+from divevlm import METHODS, Each, Selection, Signals, prune, ranked
 
 
 @METHODS.register("middle")

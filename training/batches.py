@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from divevlm_tiny.ask import Question, View, ask, count
+from divevlm_tiny.ask import NamedScene, Question, ask, count
 from divevlm_tiny.clips import CLIP_TASKS
 from divevlm_tiny.draw import text_mask
-from divevlm_tiny.scene import GRID, PATCH, Item, Scene, scene
+from divevlm_tiny.scene import GRID, PATCH, Scene, SceneItem, scene
 from divevlm_tiny.splits import SPAN, first_seed
 from divevlm_tiny.words import CHARACTERS, COLORS, DIGITS, PATTERNS, SHAPES, SIGN, SIGN_WORDS, TASKS
 from torch import Tensor
@@ -69,7 +69,7 @@ def size_class(size: int) -> int:
     return 1 + sum(size > edge for edge in SIZES)
 
 
-def centre(picture: Scene, item: Item) -> int:
+def centre(picture: Scene, item: SceneItem) -> int:
     """The patch in the middle of an object."""
     return (item.y // PATCH - picture.row) * picture.columns + item.x // PATCH - picture.column
 
@@ -175,17 +175,17 @@ def batch(numbers: dict[str, int], phase: Phase, seed: int, step: int) -> dict[s
     return made
 
 
-def viewed(random: Random, phase: Phase, **window: Any) -> View:
+def viewed(random: Random, phase: Phase, **window: Any) -> NamedScene:
     """A picture of the training split; in some phases it more often shows four of a kind."""
     signs, tries = random.random() < phase.signs, 6 if random.random() < phase.fours else 1
     for _ in range(tries):
-        view = View(scene(first_seed("train") + random.randrange(SPAN), signs=signs, **window))
+        view = NamedScene(scene(first_seed("train") + random.randrange(SPAN), signs=signs, **window))
         if 4 in (*view.shapes.values(), *view.colors.values()):
             break
     return view
 
 
-def asked_of(view: View, phase: Phase, random: Random, seen: Counter[tuple[str, str]]) -> list[Question]:
+def asked_of(view: NamedScene, phase: Phase, random: Random, seen: Counter[tuple[str, str]]) -> list[Question]:
     """Different questions about a picture, at most those of the phase; `seen` keeps their answers in balance."""
     found: dict[str, Question] = {}
     tasks: list[str] = []

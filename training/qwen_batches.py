@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from divevlm_tiny import build_qwen
 from divevlm_tiny.ask import Question
-from divevlm_tiny.clips import FRAMES, STEPS, Clip, ask_clip, clip
+from divevlm_tiny.clips import FRAMES, STEPS, MovingScene, ask_clip, clip
 from divevlm_tiny.scene import PATCH, Scene
 from divevlm_tiny.splits import CLIP_SIZES, SPAN
 from divevlm_tiny.splits import SIZES as WHOLE
@@ -78,7 +78,7 @@ def batch(phase: Phase, seed: int, step: int) -> dict[str, Any]:
     return made
 
 
-def clip_labels(shown: Clip) -> dict[str, np.ndarray]:
+def clip_labels(shown: MovingScene) -> dict[str, np.ndarray]:
     """What each patch shows in the first of every two frames, and where what it shows is going. [4 * rows * columns]"""
     labels: dict[str, list[np.ndarray]] = {kind: [] for kind in LABELS}
     going = list(STEPS).index(shown.direction) + 1

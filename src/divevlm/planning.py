@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Literal
 
 from divevlm.budget import Budget
 from divevlm.checks import require
-from divevlm.core.ladder import counts, single_cut
-from divevlm.methods import METHODS, Method, method_of
+from divevlm.core.costs import prefill_flops
+from divevlm.core.schedules import keep_for_mean, tokens_per_block
+from divevlm.methods import METHODS, Method, method_of, parse
+from divevlm.methods.staged import Staged
 
 Match = Literal["final", "layer-mean"]
 MATCHES = ("final", "layer-mean")
@@ -40,9 +42,8 @@ class Shape:
 
     def flops(self, visual: list[int]) -> float:
         """Prefill operations: two for each of 4 n d^2 + 2 n^2 d + 3 n d m multiplications in a block with n tokens."""
-        d, m = self.width, self.mlp
-        lengths = [n + self.text for n in visual]
-        return float(2 * sum((2 + 2 * self.kv) * n * d * d + 2 * n * n * d + 3 * n * d * m for n in lengths))
+        weights = (2 + 2 * self.kv) * self.width**2 + 3 * self.width * self.mlp
+        return prefill_flops([n + self.text for n in visual], [weights] * len(visual), self.width)
 
     @classmethod
     def of(cls, model: Any, **given: int | None) -> Shape:
@@ -129,7 +130,7 @@ class Plan:
         if self.method is None:
             return {}
         given: dict[str, Any] = {"keep": self.method.keep}
-        if hasattr(self.method, "match"):
+        if isinstance(self.method, Staged):
             given["match"] = self.method.match
         return given
 
@@ -190,19 +191,21 @@ def plan(
     shape = Shape.of(model, tokens=tokens, layers=layers, width=width, mlp=mlp, text=text, views=views)
     if method == VANILLA:
         return Plan(None, match, shape.tokens, shape, [shape.tokens] * shape.layers, shape.tokens)
-    if isinstance(method, str) and "match" in {f.name for f in fields(METHODS.get(method))}:
-        options = {"match": match, **options}
+    if isinstance(method, str):
+        name, settings = parse(method)
+        if issubclass(METHODS.get(name), Staged) and "match" not in settings:
+            options = {"match": match, **options}
     ready = method_of(method, keep, options)
     require(ready.budget.energy is None, "keep", ready.budget, "a count or a share")
     wanted = ready.budget.tokens(shape.tokens)
     cuts = ready.blocks(shape.layers, min(shape.cut, shape.layers - 1))
     require(cuts[-1] < shape.layers, "layer", cuts[-1], f"below the {shape.layers} blocks of the model")
     count = wanted
-    if match == "layer-mean" and not hasattr(ready, "match"):
-        count = single_cut(wanted, shape.tokens, shape.layers, cuts[0])
+    if match == "layer-mean" and not isinstance(ready, Staged):
+        count = keep_for_mean(wanted, shape.tokens, shape.layers, cuts[0])
         if count != wanted:
             ready = replace(ready, keep=Budget(count, scope=ready.budget.scope) if ready.scope else count)
     stays = [min(shape.tokens, ready.stay(i, count, shape.tokens, shape.layers)) for i in range(len(cuts))]
-    per_layer = counts(shape.tokens, shape.layers, cuts, stays)
+    per_layer = tokens_per_block(shape.tokens, shape.layers, cuts, stays)
     details = ready.details(count, shape.tokens, shape.layers, shape.views)
     return Plan(ready, match, wanted, shape, per_layer, stays[-1], details)

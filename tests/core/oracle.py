@@ -33,9 +33,11 @@ def assert_right(x, q, selection, rule=None, *, dtype=torch.float32):
         assert float(g[s]) >= best - tolerance, (
             f"step {t}: {s} scores {g[s]:.9f}, best {best:.9f}, known to {tolerance:.1e}"
         )
-        told = float(selection.scores[t])
-        if told < 0.99 * torch.finfo(dtype).max:  # where a score stands at the dtype's largest number it says no more
-            assert abs(told * math.exp(-abs(rule.lam)) - best) <= 2 * tolerance
+        reported = float(selection.scores[t])
+        if (
+            reported < 0.99 * torch.finfo(dtype).max
+        ):  # where a score stands at the dtype's largest number it says no more
+            assert abs(reported * math.exp(-abs(rule.lam)) - best) <= 2 * tolerance
         candidates[s] = False
         pending.append(s)
         if t in updates:

@@ -78,12 +78,12 @@ def test_places_of_groups_are_exactly_the_budget(data):
 def naive_variance(x):
     x = normalize(x, dim=1)
     n = len(x)
-    found = []
+    spreads = []
     for i in range(n):
         row = [0.0 if i == j else float(x[i] @ x[j]) for j in range(n)]
         mean = sum(row) / (n - 1)
-        found.append(sum((value - mean) ** 2 for value in row) / (n - 1))
-    return found
+        spreads.append(sum((value - mean) ** 2 for value in row) / (n - 1))
+    return spreads
 
 
 F = torch.tensor([[1, 0], [1, 0], [0, 1], [0, 1], [1, 0], [0.8, 0.6]])

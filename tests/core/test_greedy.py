@@ -166,19 +166,19 @@ def test_resprune_by_hand():
     assert plain.order.tolist() == [0, 2]
     weighted = residual_energy(x, 2, torch.tensor([0.5, 0.9, 0.8, 0.2]))
     assert weighted.order.tolist() == [1, 2]
-    scale = 4.0  # energies are told in units of the longest row
+    scale = 4.0  # energies are in units of the longest row
     torch.testing.assert_close(plain.scores * scale, torch.tensor([4.0, 1.0]))
     torch.testing.assert_close(weighted.scores * scale, torch.tensor([3.24, 0.72]))
 
 
 def test_chosen_energies_multiply_to_the_determinant_and_end_at_nothing():
     x = random(20, 6, seed=4)
-    found = residual_energy(x, 6)
+    picks = residual_energy(x, 6)
     longest = float(x.norm(dim=1).max()) ** 2
-    product = float((found.scores.double() * longest).prod())
-    chosen = x[found.order].double()
+    product = float((picks.scores.double() * longest).prod())
+    chosen = x[picks.order].double()
     assert product == pytest.approx(float(torch.linalg.det(chosen @ chosen.T)), rel=1e-4)
-    assert float(found.left[-1] / found.left[0]) < 1e-5
+    assert float(picks.left[-1] / picks.left[0]) < 1e-5
 
 
 @pytest.mark.parametrize(("n", "d", "keep"), [(40, 64, 12), (120, 96, 30)])

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import normalize
 
-from divevlm.core.bipartite import best_matches, falling, match, merge_step, merged, schedule
+from divevlm.core.bipartite import best_matches, match, merged, schedule
 from divevlm.core.cluster import density_peaks, distances, means
 from divevlm.core.contextual import contextual_rows, nearest_target, target_places
 
@@ -131,12 +131,17 @@ def naive_merge(x, metric, sizes, r, protected):
     return torch.stack(rows), order
 
 
+def merge(x, keys, sizes, r, protected=0):
+    matching = match(keys, r, protected)
+    return *merged(x, sizes, matching), matching.stay
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.integers(2, 21), st.integers(0, 12), st.integers(0, 1), st.integers(0, 10**6))
 def test_merging_equals_the_naive_one_and_conserves_sums(n, r, protected, seed):
     x, keys = random(n, 3, seed=seed), random(n, 4, seed=seed + 1)
     sizes = torch.randint(1, 5, (n,), generator=torch.Generator().manual_seed(seed)).float()
-    rows, size, place = merge_step(x, keys, sizes, r, protected)
+    rows, size, place = merge(x, keys, sizes, r, protected)
     expected, order = naive_merge(x, keys, sizes, r, protected)
     assert place.tolist() == order
     torch.testing.assert_close(rows.double(), expected, atol=1e-5, rtol=1e-5)
@@ -150,7 +155,7 @@ def test_merging_equals_the_naive_one_and_conserves_sums(n, r, protected, seed):
 
 def test_merging_nothing_only_reorders():
     x = random(7, 3)
-    rows, size, place = merge_step(x, x, torch.ones(7), 0)
+    rows, size, place = merge(x, x, torch.ones(7), 0)
     torch.testing.assert_close(rows, x[place])
     assert size.tolist() == [1] * 7
 
@@ -161,8 +166,8 @@ def test_merging_twins_changes_no_attention_if_it_is_proportional(proportional):
     keys[1], values[1] = keys[0], values[0]  # the best match of token 0 is its twin
     query = random(1, 4, seed=4)
     before = torch.softmax(query @ keys.T, dim=1) @ values
-    merged_keys, size, _ = merge_step(keys, keys, torch.ones(6), 1)
-    merged_values, _, _ = merge_step(values, keys, torch.ones(6), 1)
+    merged_keys, size, _ = merge(keys, keys, torch.ones(6), 1)
+    merged_values, _, _ = merge(values, keys, torch.ones(6), 1)
     logits = query @ merged_keys.T + (size.log() if proportional else 0)
     after = torch.softmax(logits, dim=1) @ merged_values
     assert torch.allclose(before, after, atol=1e-6) is proportional
@@ -174,12 +179,3 @@ def test_merging_twins_changes_no_attention_if_it_is_proportional(proportional):
 def test_schedules_that_reach_a_budget_in_23_blocks(keep, first, then):
     assert schedule(576, keep, 23) == [first[0]] * first[1] + [then[0]] * then[1]
     assert 576 - sum(schedule(576, keep, 23)) == keep
-
-
-def test_constant_and_falling_schedules():
-    assert falling(8, -1, 4) == [16, 10, 5, 0]
-    assert falling(8, 0, 3) == [8, 8, 8]
-    left = {0: 577}
-    for block in range(24):
-        left[block + 1] = left[block] - min(16, (left[block] - 1) // 2)
-    assert (left[23], left[24]) == (209, 193)

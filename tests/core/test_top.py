@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from divevlm.core.bins import bin_centres, grid_bins, sequence_bins
 from divevlm.core.farthest import farthest_points
-from divevlm.core.lattice import bins, centres, runs
 from divevlm.core.top import best, top_k
 
 
@@ -28,7 +28,7 @@ def test_top_k_is_a_stable_sort(values, data):
 @given(st.integers(1, 30), st.integers(1, 30), st.data())
 def test_bins_are_exactly_k_full_rectangles(rows, columns, data):
     keep = data.draw(st.integers(1, rows * columns))
-    grid = bins(rows, columns, keep).view(rows, columns)
+    grid = grid_bins(rows, columns, keep).view(rows, columns)
     assert grid.unique().tolist() == list(range(keep))
     for number in data.draw(st.lists(st.integers(0, keep - 1), max_size=5)):
         y, x = (grid == number).nonzero().T
@@ -38,13 +38,13 @@ def test_bins_are_exactly_k_full_rectangles(rows, columns, data):
 @pytest.mark.parametrize(("keep", "side"), [(64, 8), (144, 12), (576, 24), (1, 1)])
 def test_bins_of_a_square_are_squares_where_that_is_possible(keep, side):
     y, x = torch.arange(24) * side // 24, torch.arange(24) * side // 24
-    assert torch.equal(bins(24, 24, keep), (y[:, None] * side + x).flatten())
+    assert torch.equal(grid_bins(24, 24, keep), (y[:, None] * side + x).flatten())
 
 
 def test_the_centre_is_the_cell_nearest_to_the_middle():
     y, x = torch.cartesian_prod(torch.arange(6), torch.arange(6)).T
-    assert centres(bins(6, 6, 4), y, x).tolist() == [7, 10, 25, 28]
-    assert runs(7, 3).tolist() == [0, 0, 0, 1, 1, 2, 2]
+    assert bin_centres(grid_bins(6, 6, 4), y, x).tolist() == [7, 10, 25, 28]
+    assert sequence_bins(7, 3).tolist() == [0, 0, 0, 1, 1, 2, 2]
 
 
 def naive_farthest(x, keep):

@@ -4,6 +4,7 @@ import importlib
 import os
 import subprocess
 import sys
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -22,11 +23,14 @@ select_module = importlib.import_module("divevlm.core.select")
 
 @pytest.fixture(params=["one-program", "split"])
 def form(request, monkeypatch):
-    kernel = importlib.import_module("divevlm.core.kernel")
-    real = kernel.kernel_picks
-    one, share = (0, 16) if request.param == "split" else (1 << 20, 16)
-    monkeypatch.setattr(kernel, "kernel_picks", lambda problem, way: real(problem, way, one, share))
+    launch(monkeypatch, whole=0 if request.param == "split" else 1 << 20, share=16)
     return request.param
+
+
+def launch(monkeypatch, **sizes):
+    """The kernel with other sizes than those chosen for a GPU."""
+    kernel = importlib.import_module("divevlm.core.kernel")
+    monkeypatch.setattr(kernel, "kernel_picks", partial(kernel.kernel_picks, **sizes))
 
 
 def select(x, q, keep, **options):
@@ -106,13 +110,20 @@ def test_sizes_with_the_form_that_is_chosen_for_them(n, keep, columns):
     assert_right(x, q, select(x, q, keep, columns=columns))
 
 
+def test_many_picks(monkeypatch):
+    """So many updates to replay that they take several tiles; a wide tile, as the interpreter pays by the operation."""
+    launch(monkeypatch, tile=32)
+    x, q = states("clustered", 160, 12, 2)
+    assert_right(x, q, select(x, q, 150, columns="gram"))
+
+
 def test_weights_and_a_target(form):
     x, _ = states("clustered", 24, 40, 3)
     weight = torch.rand(24, generator=torch.Generator().manual_seed(1)) + 0.1
     plain = divevlm.select(x, x[:0], 5, weight=weight, loop="eager")
-    found = select(x, x[:0], 5, weight=weight)
-    assert found.order.tolist() == plain.order.tolist()
-    torch.testing.assert_close(found.scores, plain.scores, atol=1e-5, rtol=1e-5)
+    picks = select(x, x[:0], 5, weight=weight)
+    assert picks.order.tolist() == plain.order.tolist()
+    torch.testing.assert_close(picks.scores, plain.scores, atol=1e-5, rtol=1e-5)
     budget = divevlm.Budget(energy=0.6, max=8)
     assert select(x, x[:0], budget).order.tolist() == divevlm.select(x, x[:0], budget, loop="eager").order.tolist()
 

@@ -155,11 +155,11 @@ def test_fuzz(loop):
     for _ in range(9000):
         x, q, keep, options = any_call(rng, gen)
         try:
-            found = divevlm.select(x, q, keep, loop=loop, **options)
+            result = divevlm.select(x, q, keep, loop=loop, **options)
         except (ValueError, TypeError) as error:
             refused.append(str(error))
             continue
-        for picks in [found] if x.dim() == 2 else found:
+        for picks in [result] if x.dim() == 2 else result:
             order = picks.order.tolist()
             assert len(set(order)) == len(order) >= 1
             assert picks.scores.isfinite().all()

@@ -28,7 +28,7 @@ class Placed(torch.Tensor):
 
 
 class Pretended(TorchFunctionMode):
-    """Makers of tensors hear of pretended devices, too."""
+    """Makers of tensors know pretended devices, too."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         return run(func, args, kwargs or {})

@@ -3,6 +3,8 @@
 Independent of the engine: the mask is written in full, and visual positions are read from the ids.
 """
 
+from contextlib import ExitStack
+
 import torch
 
 from divevlm.models import FAMILIES
@@ -32,26 +34,46 @@ def decoder_layers(model):
     return family.at(model, family.text).layers
 
 
+def causal(seen):
+    """[B, 1, S, S] bool: who attends to whom, if `seen` [B, S] may be attended to, and every position to itself."""
+    length = seen.shape[1]
+    lower = torch.ones(length, length, dtype=torch.bool).tril()
+    return (lower & seen[:, None, None]) | torch.eye(length, dtype=torch.bool)
+
+
 @torch.no_grad()
+def full_length_logits(model, given, mask_of):
+    """[B, S, V] of a run in which block `number` gets mask_of(number, hidden) instead of its own mask, unless that is None."""
+
+    def hook_of(number):
+        def hook(layer, args, kwargs):
+            mask = mask_of(number, args[0])
+            return None if mask is None else (args, kwargs | {"attention_mask": mask, "position_ids": None})
+
+        return hook
+
+    with ExitStack() as stack:
+        for number, layer in enumerate(decoder_layers(model)):
+            stack.callback(layer.register_forward_pre_hook(hook_of(number), with_kwargs=True).remove)
+        return model(**given, use_cache=False).logits
+
+
+def behind(cuts, masks):
+    """From each cut on its mask, for `full_length_logits`."""
+
+    def mask_of(number, hidden):
+        passed = sum(cut <= number for cut in cuts)
+        return masks[passed - 1] if passed else None
+
+    return mask_of
+
+
 def masked_logits(model, batch, dropped, layer):
     """Logits [B, S, V] of the full-length run."""
-    length = batch["input_ids"].shape[1]
-    present = batch["attention_mask"].bool()
-    causal = torch.ones(length, length, dtype=torch.bool).tril()
-    mask = (causal & (present & ~dropped)[:, None, None]) | torch.eye(length, dtype=torch.bool)
-    layers = decoder_layers(model)
-    eager = model.config.get_text_config()._attn_implementation == "eager"
-    given = torch.zeros(mask.shape).masked_fill(~mask, torch.finfo(torch.float32).min) if eager else mask
-
-    def hook(module, args, kwargs):
-        return args, kwargs | {"attention_mask": given, "position_ids": None}
-
-    handles = [block.register_forward_pre_hook(hook, with_kwargs=True) for block in layers[layer:]]
-    try:
-        return model(**batch, use_cache=False).logits
-    finally:
-        for handle in handles:
-            handle.remove()
+    mask = causal(batch["attention_mask"].bool() & ~dropped)
+    if model.config.get_text_config()._attn_implementation == "eager":
+        mask = torch.zeros(mask.shape).masked_fill(~mask, torch.finfo(torch.float32).min)
+    return full_length_logits(model, batch, behind((layer,), [mask]))
 
 
 def extended(batch, ids):

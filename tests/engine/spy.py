@@ -45,11 +45,11 @@ class Merger(Method):
         return max(1, tokens - 1) if cut == 0 else max(1, tokens // 2)
 
     def select(self, groups, keeps):
-        found = []
+        selections = []
         for group in groups:
             kept, dropped = torch.arange(0, len(group.hidden), 2), torch.arange(1, len(group.hidden), 2)
             values = torch.cat([group.hidden[kept], group.hidden[dropped].mean(dim=0, keepdim=True)])
             members = [[i] for i in kept.tolist()] + [dropped.tolist()]
             rows = Rows(torch.cat([kept, dropped[:1]]), values, members)
-            found.append(Selection(kept, torch.zeros(len(kept)), rows=rows))
-        return found
+            selections.append(Selection(kept, torch.zeros(len(kept)), rows=rows))
+        return selections

@@ -55,7 +55,7 @@ def positions(entry, longer):
 
 
 def prompted(entry, given):
-    """The batch with the positions of its prompt told, so that the second turn goes on where it ends."""
+    """The batch with the positions of its prompt, so that the second turn goes on where it ends."""
     return {**given, "position_ids": positions(entry, given)}
 
 

@@ -41,10 +41,10 @@ def same(entry, other, method, border, **options):
     want = outputs(entry, given, method, **options)
     text = divevlm.prune(other.model, keep=1).text
     with spread(other, text, border):
-        found = outputs(other, {name: Placed(value, 0) for name, value in given.items()}, method, **options)
-    close(found[0], want[0])
-    assert found[1] == want[1]
-    assert found[2].equal(want[2])
+        result = outputs(other, {name: Placed(value, 0) for name, value in given.items()}, method, **options)
+    close(result[0], want[0])
+    assert result[1] == want[1]
+    assert result[2].equal(want[2])
 
 
 def test_pretended_devices_do_refuse():

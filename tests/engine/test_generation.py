@@ -28,15 +28,15 @@ def entry(request):
 @pytest.fixture
 def crops(monkeypatch):
     """How many tokens were taken off pruned layers."""
-    found, crop = [], PrunedLayer.crop
+    removed, crop = [], PrunedLayer.crop
 
     def noting(self, tokens):
         before = self.length
         crop(self, tokens)
-        found.append(before - self.length)
+        removed.append(before - self.length)
 
     monkeypatch.setattr(PrunedLayer, "crop", noting)
-    return found
+    return removed
 
 
 @pytest.mark.parametrize("layer", [0, 2])
@@ -50,11 +50,11 @@ def test_prompt_lookup_equals_plain_decoding(entry, layer):
         want = entry.model.generate(**given, **GREEDY, **FULL)
         plain = session.report.samples
         never = {"eos_token_id": entry.processor.tokenizer.pad_token_id}  # older versions of transformers want one
-        found = entry.model.generate(**given, **GREEDY, **FULL, **never, prompt_lookup_num_tokens=3)
+        result = entry.model.generate(**given, **GREEDY, **FULL, **never, prompt_lookup_num_tokens=3)
     assert session.report.samples == plain
     assert session.report.tokens_full > given["input_ids"].shape[1]
-    assert found.sequences.equal(want.sequences)
-    close(torch.stack(found.logits), torch.stack(want.logits), 2e-5)
+    assert result.sequences.equal(want.sequences)
+    close(torch.stack(result.logits), torch.stack(want.logits), 2e-5)
 
 
 def test_assisted_decoding_equals_plain_decoding(entry, crops):
@@ -63,8 +63,8 @@ def test_assisted_decoding_equals_plain_decoding(entry, crops):
         assistant = build(entry.name, seed=seed, fresh=True).model
         with divevlm.prune(entry.model, keep=4):
             want = entry.model.generate(**given, **GREEDY)
-            found = entry.model.generate(**given, **GREEDY, assistant_model=assistant)
-        assert found.equal(want)
+            result = entry.model.generate(**given, **GREEDY, assistant_model=assistant)
+        assert result.equal(want)
     assert sum(crops) > 0
 
 
@@ -91,16 +91,16 @@ def test_quantised_caches(entry, layer, lossless):
         out = entry.model.generate(**given, **GREEDY, **FULL, **kind)
     dropped = dropped_positions(entry.model, out.sequences, session.report)
     want = masked_logits(entry.model, extended(given, out.sequences), dropped, layer)[:, length - 1 : -1]
-    found = torch.stack(out.logits, dim=1)
+    result = torch.stack(out.logits, dim=1)
     exact = slice(None) if lossless else slice(1)
-    close(found[:, exact], want[:, exact])
+    close(result[:, exact], want[:, exact])
     if not lossless:
         assert isinstance(out.past_key_values, QuantizedCache)
-        assert 0 < float((found - want).norm() / want.norm()) < 0.3
+        assert 0 < float((result - want).norm() / want.norm()) < 0.3
 
 
 def test_a_second_image_on_a_quantised_cache():
-    """FastV looks at keys of before; the scout pass runs on them."""
+    """FastV reads keys of before, and states that are run ahead of the cut."""
     entry = build("llava")
     one, two = (inputs(entry, [sample(n, picture(n, 80, 60))]) for n in range(2))
     mask = torch.cat([one["attention_mask"], two["attention_mask"]], dim=1)

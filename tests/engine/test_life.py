@@ -16,7 +16,7 @@ GREEDY = {"max_new_tokens": 3, "do_sample": False}
 
 
 def pixtral():
-    """A LLaVA whose tower VisionZip can't look into."""
+    """A LLaVA whose tower VisionZip can't read."""
     vision = hf.PixtralVisionConfig(
         hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, image_size=56, patch_size=14
     )

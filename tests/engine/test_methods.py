@@ -6,7 +6,7 @@ from transformers import DynamicCache
 
 import divevlm
 from divevlm.methods import METHODS
-from tests.engine.oracle import close, decoder_layers, visual_positions
+from tests.engine.oracle import behind, causal, close, full_length_logits, visual_positions
 from tests.engine.samples import batch, picture, sample
 from tests.zoo import FAMILIES, VIDEO_FAMILIES, build, inputs
 
@@ -32,32 +32,6 @@ def run(entry, given, method, keep=KEEP, **options):
     with divevlm.prune(entry.model, method, keep=keep, **options) as session, torch.no_grad():
         logits = entry.model(**given, past_key_values=cache).logits
     return logits, session, cache
-
-
-@torch.no_grad()
-def masked(model, given, cuts, stays):
-    """Logits of a full-length run whose blocks can't see what was dropped before them."""
-    present = given["attention_mask"].bool()
-    length = present.shape[1]
-    causal, eye = torch.ones(length, length, dtype=torch.bool).tril(), torch.eye(length, dtype=torch.bool)
-
-    def hook_of(number):
-        passed = sum(cut <= number for cut in cuts)
-        seen = stays[passed - 1] if passed else present
-        mask = (causal & (present & seen)[:, None, None]) | eye
-
-        def hook(layer, args, kwargs):
-            return args, kwargs | {"attention_mask": mask, "position_ids": None}
-
-        return hook
-
-    layers = decoder_layers(model)
-    handles = [layer.register_forward_pre_hook(hook_of(i), with_kwargs=True) for i, layer in enumerate(layers)]
-    try:
-        return model(**given, use_cache=False).logits
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @pytest.mark.parametrize(("method", "name"), PAIRS)
@@ -94,7 +68,7 @@ def test_keeping_everything_is_the_identity(method, name):
 
 @pytest.mark.parametrize(("method", "name"), PAIRS)
 def test_a_sample_in_a_padded_batch_gets_what_it_gets_alone(method, name):
-    """Padding on the right: on the left, a plain call counts positions from the padding, and DART hears them in its keys."""
+    """Padding on the right: on the left, a plain call counts positions from the padding, and DART reads them in its keys."""
     entry = build(name)
     given = batch(entry, "mixed", padding_side="right")
     together, many, _ = run(entry, given, method)
@@ -113,7 +87,8 @@ def test_dropping_is_not_being_seen(method, name):
         given = batch(entry, shape)
         logits, session, _ = run(entry, given, method, positions="keep")
         stays = [decision.stay for decision in session.report.decisions]
-        want = masked(entry.model, given, session.cuts, stays)
+        masks = [causal(given["attention_mask"].bool() & stay) for stay in stays]
+        want = full_length_logits(entry.model, given, behind(session.cuts, masks))
         close(logits[stays[-1]], want[stays[-1]])
         visual = visual_positions(entry.model, given["input_ids"])
         assert (visual & ~stays[-1]).any()

@@ -63,9 +63,9 @@ def test_flash_style_masks(name, shape, layer):
     with divevlm.prune(plain.model, keep=4, layer=layer):
         expected = generated(plain.model, given)
     with divevlm.prune(flash.model, keep=4, layer=layer):
-        found = generated(flash.model, given)
-    assert torch.equal(found[0], expected[0])
-    close(found[1], expected[1])
+        result = generated(flash.model, given)
+    assert torch.equal(result[0], expected[0])
+    close(result[1], expected[1])
 
 
 # Precisions

@@ -83,7 +83,7 @@ def embedded(entry, given):
 
 @pytest.mark.parametrize("shape", ["single", "mixed", "several", "some-text-only"])
 @pytest.mark.parametrize("method", ["dive", "fastv", "random"])
-def test_embeddings_with_told_visual_positions(method, shape):
+def test_embeddings_with_given_visual_positions(method, shape):
     entry = build("llava")
     given = batch(entry, shape)
     visual = visual_positions(entry.model, given["input_ids"])
@@ -91,14 +91,14 @@ def test_embeddings_with_told_visual_positions(method, shape):
     mine = {"inputs_embeds": embedded(entry, given), "attention_mask": given["attention_mask"]}
     with divevlm.prune(entry.model, method, keep=4) as session:
         out = entry.model.generate(**mine, visual_mask=numbered, **GREEDY)
-        found = session.report
+        report = session.report
         with torch.no_grad():
             logits = entry.model(**mine, visual_mask=numbered).logits
-    assert [len(sample.kept) for sample in found.samples] == [4 * (int(row.sum()) // 16) for row in visual]
+    assert [len(sample.kept) for sample in report.samples] == [4 * (int(row.sum()) // 16) for row in visual]
     if method == "dive":
         with divevlm.prune(entry.model, method, keep=4) as session:
             want = entry.model.generate(**given, **GREEDY)
-        assert [sample.kept for sample in found.samples] == [sample.kept for sample in session.report.samples]
+        assert [sample.kept for sample in report.samples] == [sample.kept for sample in session.report.samples]
         close(torch.stack(out.logits), torch.stack(want.logits))
     dropped = dropped_positions(entry.model, given["input_ids"], session.report)
     if method != "dive":
@@ -137,6 +137,6 @@ def test_beams_of_embeddings():
     options = {"max_new_tokens": 3, "do_sample": False, "num_beams": 3}
     mask = visual_positions(entry.model, given["input_ids"])
     with divevlm.prune(entry.model, keep=4):
-        found = entry.model.generate(**mine, visual_mask=mask, **options)
+        result = entry.model.generate(**mine, visual_mask=mask, **options)
         want = entry.model.generate(**given, **options)
-    assert found.equal(want[:, given["input_ids"].shape[1] :])
+    assert result.equal(want[:, given["input_ids"].shape[1] :])

@@ -7,9 +7,9 @@ import torch
 from transformers import DynamicCache
 
 import divevlm
-from divevlm.core.standing import stand_for
+from divevlm.core.cluster import merged_sizes
 from divevlm.methods import METHODS
-from tests.engine.oracle import close, decoder_layers, extended, visual_positions
+from tests.engine.oracle import behind, causal, close, extended, full_length_logits, visual_positions
 from tests.engine.samples import batch, picture, sample
 from tests.zoo import FAMILIES, VIDEO_FAMILIES, build, inputs
 
@@ -17,40 +17,21 @@ NAMES = [name for name in FAMILIES if name != "llava_576"]
 GREEDY = {"max_new_tokens": 4, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
 
 
-@torch.no_grad()
 def biased(model, given, decisions, cuts, alpha):
     """Logits of a full-length run: blocks behind a cut can't see what was dropped, and see the others with their bias."""
     present = given["attention_mask"].bool()
-    batch, length = present.shape
-    causal, eye = torch.ones(length, length, dtype=torch.bool).tril(), torch.eye(length, dtype=torch.bool)
     visual = visual_positions(model, given["input_ids"])
 
     def mask_of(decision):
-        seen, bias = present.clone(), torch.zeros(batch, length)
-        for row in range(batch):
+        seen, bias = present.clone(), torch.zeros(present.shape)
+        for row, (kept, sizes) in enumerate(zip(decision.kept, decision.sizes, strict=True)):
             places = visual[row].nonzero()[:, 0]
-            seen[row, places[~decision.kept[row]]] = False
-            bias[row, places[decision.kept[row]]] = alpha * decision.sizes[row][decision.kept[row]].log()
-        allowed = (causal & seen[:, None, None]) | eye
-        return bias[:, None, None].expand(-1, 1, length, -1).masked_fill(~allowed, torch.finfo(torch.float32).min)
+            seen[row, places[~kept]] = False
+            bias[row, places[kept]] = alpha * sizes[kept].log()
+        allowed = causal(seen)
+        return bias[:, None, None].expand(allowed.shape).masked_fill(~allowed, torch.finfo(torch.float32).min)
 
-    masks = [mask_of(decision) for decision in decisions]
-
-    def hook_of(number):
-        passed = sum(cut <= number for cut in cuts)
-
-        def hook(layer, args, kwargs):
-            return (args, kwargs | {"attention_mask": masks[passed - 1], "position_ids": None}) if passed else None
-
-        return hook
-
-    layers = decoder_layers(model)
-    handles = [layer.register_forward_pre_hook(hook_of(i), with_kwargs=True) for i, layer in enumerate(layers)]
-    try:
-        return model(**given, use_cache=False).logits
-    finally:
-        for handle in handles:
-            handle.remove()
+    return full_length_logits(model, given, behind(cuts, [mask_of(decision) for decision in decisions]))
 
 
 @pytest.mark.parametrize("attn", ["sdpa", "eager"])
@@ -75,7 +56,7 @@ def test_groups_are_the_most_similar_kept_tokens():
     gen = torch.Generator().manual_seed(0)
     states = torch.randn(30, 8, generator=gen)
     kept, before = torch.tensor([3, 7, 20]), torch.randint(1, 5, (30,), generator=gen).float()
-    sizes = stand_for(states, kept, before)
+    sizes = merged_sizes(states, kept, before)
     unit = states / states.norm(dim=1, keepdim=True)
     naive = [float(before[k]) for k in kept]
     for i in set(range(30)) - set(kept.tolist()):

@@ -23,7 +23,7 @@ def test_the_report_reads_well_and_travels():
     lines = str(report).splitlines()
     assert lines[0] == "dive      kept 64 of 576 visual tokens (64 visual tokens of each image)"
     assert len(lines) == 5
-    plain = json.loads(report.to_json())
+    plain = json.loads(json.dumps(report.to_dict()))
     assert plain == report.to_dict()
     assert plain["samples"][0]["kept"] == report.samples[0].kept
     assert sorted(plain["samples"][0]["order"]) == plain["samples"][0]["kept"]

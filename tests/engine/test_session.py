@@ -13,8 +13,8 @@ GREEDY = {"max_new_tokens": 5, "do_sample": False}
 
 def hooks(model):
     """Ours: transformers leaves hooks of its own, to record outputs."""
-    found = [hook for m in model.modules() for hook in (*m._forward_hooks.values(), *m._forward_pre_hooks.values())]
-    return sum(hook.__module__.startswith("divevlm") for hook in found)
+    hooks = [hook for m in model.modules() for hook in (*m._forward_hooks.values(), *m._forward_pre_hooks.values())]
+    return sum(hook.__module__.startswith("divevlm") for hook in hooks)
 
 
 def own_attributes(model):

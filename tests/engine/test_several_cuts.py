@@ -9,7 +9,7 @@ from transformers import DynamicCache
 import divevlm
 from divevlm.core.selection import Selection
 from divevlm.methods.base import Method
-from tests.engine.oracle import close, decoder_layers, extended, visual_positions
+from tests.engine.oracle import causal, close, extended, full_length_logits, visual_positions
 from tests.engine.samples import batch
 from tests.zoo import build
 
@@ -31,11 +31,11 @@ class Ladder(Method):
         return (tokens * 3 // 4, tokens // 2, keep)[cut]
 
     def select(self, groups, keeps):
-        found = []
-        for group, keep in zip(groups, keeps, strict=True):
-            order = group.visual.norm(dim=1).argsort(descending=True, stable=True)[:keep]
-            found.append(Selection(order, torch.zeros(len(order)), torch.ones(len(order) + 1)))
-        return found
+        orders = [
+            group.visual.norm(dim=1).argsort(descending=True, stable=True)[:keep]
+            for group, keep in zip(groups, keeps, strict=True)
+        ]
+        return [Selection(order, torch.zeros(len(order))) for order in orders]
 
 
 @torch.no_grad()
@@ -43,8 +43,7 @@ def laddered(model, given, cuts, keep):
     """Logits of a full-length run whose blocks see ever fewer of the visual positions, and what is left at the end."""
     visual = visual_positions(model, given["input_ids"])
     present = given["attention_mask"].bool()
-    length = present.shape[1]
-    state = {"dropped": torch.zeros_like(visual)}
+    dropped = torch.zeros_like(visual)
     with divevlm.prune(model, "dive", keep=1.0) as session:  # keeps everything, and tells who competes with whom
         model(**given)
     alive = [
@@ -53,35 +52,20 @@ def laddered(model, given, cuts, keep):
     ]
     norm = session.text.norm
 
-    def hook_of(number):
-        def hook(layer, args, kwargs):
-            hidden = args[0]
-            if number in cuts:
-                for row in range(len(visual)):
-                    for group in alive[row]:
-                        total, tokens = group
-                        stay = (total * 3 // 4, total // 2, min(keep, total))[cuts.index(number)]
-                        norms = norm(hidden[row, tokens]).norm(dim=1)
-                        best = tokens[norms.argsort(descending=True, stable=True)[:stay]].sort().values
-                        state["dropped"][row, tokens] = True
-                        state["dropped"][row, best] = False
-                        group[1] = best
-            causal = torch.ones(length, length, dtype=torch.bool).tril()
-            mask = (causal & (present & ~state["dropped"])[:, None, None]) | torch.eye(length, dtype=torch.bool)
-            return args, kwargs | {"attention_mask": mask, "position_ids": None}
+    def mask_of(number, hidden):
+        if number in cuts:
+            for row, groups in enumerate(alive):
+                for group in groups:
+                    total, tokens = group
+                    stay = (total * 3 // 4, total // 2, min(keep, total))[cuts.index(number)]
+                    norms = norm(hidden[row, tokens]).norm(dim=1)
+                    best = tokens[norms.argsort(descending=True, stable=True)[:stay]].sort().values
+                    dropped[row, tokens] = True
+                    dropped[row, best] = False
+                    group[1] = best
+        return causal(present & ~dropped) if number >= cuts[0] else None
 
-        return hook
-
-    handles = [
-        layer.register_forward_pre_hook(hook_of(number), with_kwargs=True)
-        for number, layer in enumerate(decoder_layers(model))
-        if number >= cuts[0]
-    ]
-    try:
-        return model(**given, use_cache=False).logits, state["dropped"]
-    finally:
-        for handle in handles:
-            handle.remove()
+    return full_length_logits(model, given, mask_of), dropped
 
 
 @pytest.mark.parametrize("cuts", [(1, 2, 3), (0, 1, 3)])

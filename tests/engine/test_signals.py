@@ -26,8 +26,8 @@ def places(entry, given):
         yield visual[row].nonzero()[:, 0][tokens], (present & ~visual)[row].nonzero()[:, 0]
 
 
-def looked(entry, given, **options):
-    """What a spy was shown at its last cut, and the maps that eager attention made in that very pass."""
+def spied(entry, given, **options):
+    """What a spy was shown at its last cut, and the maps of eager attention in that very pass."""
     spy = Spy(keep=3, scope="sample", **options)
     with divevlm.prune(entry.model, spy), torch.no_grad():
         maps = entry.model(**given, output_attentions=True).attentions
@@ -42,8 +42,8 @@ def test_attention_equals_the_eager_maps(name, side, block, number):
     given = batch(entry, "mixed", padding_side=side)
     with torch.no_grad():
         maps = entry.model(**given, output_attentions=True).attentions[number]
-    groups, _ = looked(entry, given, wants=Needs(attention="text", block=block))
-    (last, *_), _ = looked(entry, given, wants=Needs(attention="last", block=block))
+    groups, _ = spied(entry, given, wants=Needs(attention="text", block=block))
+    (last, *_), _ = spied(entry, given, wants=Needs(attention="last", block=block))
     for row, (visual, text) in enumerate(places(entry, given)):
         close(groups[row].attention, maps[row][:, text][..., visual])
         assert groups[row].ids.equal(given["input_ids"][row, text])
@@ -72,7 +72,7 @@ def test_a_second_cut_sees_the_shortened_sequence(name, block):
     """With one sample and no newline kept, the rows of the maps are the text and the visual tokens that are left."""
     entry = build(name, attn="eager")
     given = batch(entry, "single")
-    (group,), maps = looked(entry, given, wants=Needs(attention="text", block=block), cuts=(1, 3), newlines="drop")
+    (group,), maps = spied(entry, given, wants=Needs(attention="text", block=block), cuts=(1, 3), newlines="drop")
     ((visual, text),) = places(entry, given)
     left = torch.cat([visual[:4], text]).sort().values  # the first cut leaves one more than the second
     assert len(group.visual) == 4
@@ -123,7 +123,7 @@ def test_keys_are_those_of_the_cache(name):
     cache = DynamicCache()
     with torch.no_grad():
         entry.model(**given, past_key_values=cache)
-    groups, _ = looked(build(name, attn="eager"), given, wants=Needs(keys=True))
+    groups, _ = spied(build(name, attn="eager"), given, wants=Needs(keys=True))
     keys = cache.layers[1].keys
     heads = entry.model.config.get_text_config().num_attention_heads
     keys = keys.repeat_interleave(heads // keys.shape[1], dim=1).transpose(1, 2).flatten(2)
@@ -141,7 +141,7 @@ def test_embeddings_are_what_enters_the_first_block(name):
     with torch.no_grad():
         entry.model(**given)
     handle.remove()
-    groups, _ = looked(build(name, attn="eager"), given, wants=Needs(embeds=True))
+    groups, _ = spied(build(name, attn="eager"), given, wants=Needs(embeds=True))
     for row, (visual, text) in enumerate(places(entry, given)):
         close(groups[row].visual_embeds, caught[0][row, visual])
         close(groups[row].text_embeds, caught[0][row, text])
@@ -163,7 +163,7 @@ def test_gravity_is_the_attention_of_equal_states(name):
     """With q = k = 1 everywhere, logits are RoPE's own doing."""
     entry = build(name)
     given = batch(entry, "single")
-    (group,), _ = looked(build(name, attn="eager"), given, wants=Needs(attention="text", gravity=True))
+    (group,), _ = spied(build(name, attn="eager"), given, wants=Needs(attention="text", gravity=True))
     caught = []
     handle = decoder_layers(entry.model)[1].register_forward_pre_hook(
         lambda m, args, kwargs: caught.append(kwargs["position_embeddings"]), with_kwargs=True

@@ -34,8 +34,8 @@ def alone(work):
     return [call(*job) for job in work]
 
 
-def same(found, want):
-    return found.shape == want.shape and torch.allclose(found.float(), want.float(), atol=1e-4)
+def same(result, want):
+    return result.shape == want.shape and torch.allclose(result.float(), want.float(), atol=1e-4)
 
 
 @pytest.fixture(autouse=True)
@@ -57,8 +57,8 @@ def test_thousands_of_mixed_calls_on_two_models_at_once():
         order = [n % len(work) for n in range(CALLS)]
         random.Random(0).shuffle(order)
         with ThreadPoolExecutor(THREADS) as pool:
-            found = list(pool.map(lambda n: call(*work[n]), order))
-    wrong = [n for n, result in zip(order, found, strict=True) if not same(result, want[n])]
+            results = list(pool.map(lambda n: call(*work[n]), order))
+    wrong = [n for n, result in zip(order, results, strict=True) if not same(result, want[n])]
     assert not wrong
 
 
@@ -69,8 +69,8 @@ def test_every_family_in_threads(name):
         work = [(entry, given, how) for given in requests(entry) for how in ("forward", "generate")]
         want = alone(work)
         with ThreadPoolExecutor(4) as pool:
-            found = list(pool.map(lambda n: call(*work[n % len(work)]), range(96)))
-    assert all(same(result, want[n % len(work)]) for n, result in enumerate(found))
+            results = list(pool.map(lambda n: call(*work[n % len(work)]), range(96)))
+    assert all(same(result, want[n % len(work)]) for n, result in enumerate(results))
 
 
 @pytest.mark.parametrize("method", ["visionzip", "fastv", "sparsevlm", "tome", "pdrop"])
@@ -80,8 +80,8 @@ def test_every_kind_of_signal_belongs_to_its_thread(method):
         work = [(entry, given, "forward") for given in requests(entry)]
         want = alone(work)
         with ThreadPoolExecutor(4) as pool:
-            found = list(pool.map(lambda n: call(*work[n % len(work)]), range(96)))
-    assert all(same(result, want[n % len(work)]) for n, result in enumerate(found))
+            results = list(pool.map(lambda n: call(*work[n % len(work)]), range(96)))
+    assert all(same(result, want[n % len(work)]) for n, result in enumerate(results))
 
 
 def test_a_thread_reads_its_own_report():
@@ -102,8 +102,8 @@ def test_a_thread_reads_its_own_report():
             call(entry, given, "forward")
             want.append(session.report.samples)
         with ThreadPoolExecutor(4) as pool:
-            found = list(pool.map(kept, asked))
-    assert found == want
+            results = list(pool.map(kept, asked))
+    assert results == want
 
 
 def test_a_failure_in_one_thread_is_its_own():

@@ -51,7 +51,7 @@ def test_gradients_equal_those_of_the_masked_run(name, checkpointing):
         model.gradient_checkpointing_enable(checkpointing)
     with divevlm.prune(model, keep=4) as session:
         loss = model(**given, labels=labels).loss
-        found = gradients(model, loss)
+        result = gradients(model, loss)
     model.gradient_checkpointing_disable()
     dropped = dropped_positions(model, given["input_ids"], session.report)
     want = masked_loss(model, given, labels, dropped)
@@ -59,7 +59,7 @@ def test_gradients_equal_those_of_the_masked_run(name, checkpointing):
     expected = gradients(model, want)
     assert len(expected) > 20
     for weight, gradient in expected.items():
-        torch.testing.assert_close(found[weight], gradient, atol=2e-5 * float(gradient.abs().max()) + 1e-7, rtol=1e-3)
+        torch.testing.assert_close(result[weight], gradient, atol=2e-5 * float(gradient.abs().max()) + 1e-7, rtol=1e-3)
 
 
 @pytest.mark.skipif(not HOOKS_AGAIN, reason="this version of transformers keeps hooks out of the checkpoint: it works")
@@ -82,7 +82,7 @@ def test_labels_on_everything_are_put_right_with_a_word_about_it():
     assert any(text.startswith("labels of visual tokens are ignored") for text in texts)
     assert any(text.startswith("labels cover every word of a sample") for text in texts)
     plain, trained = session.history
-    assert plain.samples[0].order == trained.samples[0].order  # it listens to all text, as without labels
+    assert plain.samples[0].order == trained.samples[0].order  # all text guides it, as without labels
     dropped = dropped_positions(entry.model, given["input_ids"], trained)
     visual = given["input_ids"] == entry.model.config.image_token_id
     labels = given["input_ids"].masked_fill(visual, -100)

@@ -44,8 +44,8 @@ def test_a_method_may_call_the_model(layer):
         with divevlm.prune(entry.model, plain):
             want = entry.model(**given).logits
         with divevlm.prune(entry.model, Asking(keep=4, layer=layer, model=entry.model), history=3) as session:
-            found = entry.model(**given).logits
-    assert torch.equal(found, want)
+            result = entry.model(**given).logits
+    assert torch.equal(result, want)
     assert len(session.history) == 1
 
 
@@ -62,9 +62,9 @@ def test_a_call_with_an_image_inside_another():
     with torch.no_grad(), divevlm.prune(entry.model, keep=4, history=5) as session:
         want = entry.model(**outer).logits, entry.model(**inner).logits
         handle = decoder_layers(entry.model)[0].register_forward_hook(ask)
-        found = entry.model(**outer).logits
+        result = entry.model(**outer).logits
         handle.remove()
-    assert torch.equal(found, want[0])
+    assert torch.equal(result, want[0])
     assert torch.equal(once[1], want[1])
     assert len(session.history) == 4
 
@@ -206,9 +206,9 @@ def test_nothing_of_a_call_stays_but_its_report(method):
     given = batch(entry, "mixed")
 
     def tensors():
-        found = [z for z in gc.get_objects() if issubclass(type(z), torch.Tensor)]
+        alive = [z for z in gc.get_objects() if issubclass(type(z), torch.Tensor)]
         return {
-            id(z) for z in found if z.is_floating_point() and z.numel() > 16
+            id(z) for z in alive if z.is_floating_point() and z.numel() > 16
         }  # the scores of 4 kept tokens may stay
 
     with torch.no_grad(), divevlm.prune(entry.model, method, keep=4):

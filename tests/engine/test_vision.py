@@ -113,8 +113,8 @@ def test_saliency_is_that_of_the_eager_maps(name):
     kind = {name: value for name, value in given.items() if name in ("image_sizes", "batch_num_images")}
     for where in ("first", "used"):
         heads = maps[where].mean(dim=1)
-        found = heads[:, 0, 1:] if family.has_cls(entry.model) else heads.mean(dim=1)
-        arranged.append(family.arrange(entry.model, "image", kind, found[..., None].contiguous())[:, 0])
+        received = heads[:, 0, 1:] if family.has_cls(entry.model) else heads.mean(dim=1)
+        arranged.append(family.arrange(entry.model, "image", kind, received[..., None].contiguous())[:, 0])
     groups = shown(entry, given, newlines="drop")
     for want, got in zip(arranged, ("first_saliency", "saliency"), strict=True):
         mine = torch.cat([getattr(signals.vision, got) for signals in groups])

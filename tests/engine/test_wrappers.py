@@ -64,8 +64,8 @@ def dispatched(name, kind, folder):
 @pytest.mark.parametrize(("name", "kind"), CASES)
 def test_accelerate_rebuilds_outputs_and_moves_weights(name, kind, tmp_path):
     given, generate = batch(build(name), "mixed"), kind == "hooks" or name not in NEWLINES
-    found = outputs(dispatched(name, kind, tmp_path), given, generate=generate)
-    same(found, outputs(build(name).model, given, generate=generate))
+    result = outputs(dispatched(name, kind, tmp_path), given, generate=generate)
+    same(result, outputs(build(name).model, given, generate=generate))
 
 
 @pytest.mark.parametrize(
@@ -91,9 +91,9 @@ def test_beams_under_accelerate():
     beams = {**GREEDY, "num_beams": 3}
     model = dispatched("llava", "hooks", None)
     with divevlm.prune(model, keep=4):
-        found = model.generate(**given, **beams)
+        result = model.generate(**given, **beams)
     with divevlm.prune(build("llava").model, keep=4):
-        assert found.equal(build("llava").model.generate(**given, **beams))
+        assert result.equal(build("llava").model.generate(**given, **beams))
 
 
 @pytest.mark.parametrize("method", ["dive", "tome"])
@@ -175,17 +175,17 @@ def test_training_an_adapter_equals_the_masked_run():
     with divevlm.prune(model, keep=4) as session:
         loss = model(**given, labels=labels).loss
         loss.backward()
-    found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad()
     base = model.get_base_model()
     dropped = dropped_positions(base, given["input_ids"], session.report)
     want = masked_loss(base, given, labels, dropped)
     want.backward()
     torch.testing.assert_close(loss, want, atol=1e-5, rtol=1e-5)
-    assert found
+    assert gradients
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            torch.testing.assert_close(found[name], parameter.grad, atol=1e-5, rtol=1e-3)
+            torch.testing.assert_close(gradients[name], parameter.grad, atol=1e-5, rtol=1e-3)
 
 
 def test_virtual_tokens_are_refused():

@@ -7,7 +7,6 @@ import torch
 from divevlm.budget import Budget
 from divevlm.methods import METHODS
 from divevlm.methods.base import Signals, Vision
-from divevlm.methods.views import part
 
 # A smaller image is chosen before there are any tokens: that is for the engine's tests.
 COMPARED = [name for name in METHODS if not name.startswith("dive") and name != "downsample"]
@@ -81,7 +80,7 @@ def frames(count=4, side=3, **settings):
 
 
 def permuted(signals, order):
-    return part(signals, order)
+    return signals.of(order)
 
 
 def without(signals, *names):

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-from divevlm.budget import Budget
+from divevlm import DIVE, Budget
 from divevlm.methods import METHODS, method_of
 from tests.methods.signals import COMPARED, MERGING, SETS, frames, one, permuted, plain, tiled, without
 
@@ -160,3 +160,14 @@ def test_defaults_are_of_the_right_kind(name):
         field.name: getattr(kind(keep=4), field.name) for field in fields(kind) if field.init and field.name != "keep"
     }
     assert method_of(name, 4, given) == kind(keep=4)
+
+
+def test_settings_may_stand_behind_the_name():
+    assert method_of("dive:eta=0.5:layer=3", 4, {"top_h": 2}) == DIVE(keep=4, eta=0.5, layer=3, top_h=2)
+    for text, options, message in [
+        ("dive:eta", {}, "method must be NAME or NAME:option=value:..., got 'dive:eta'"),
+        ("dive:eta=0.5", {"eta": 0.5}, "options must be given once, got eta beside 'dive:eta=0.5'"),
+        ("dive:beta=1", {}, "options of dive must be among .*, got beta"),
+    ]:
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            method_of(text, 4, options)

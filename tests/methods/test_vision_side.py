@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from divevlm.core.lattice import bins
+from divevlm.core.bins import grid_bins
 from divevlm.core.principal import principal_groups
 from divevlm.methods.farthest import Farthest
 from divevlm.methods.grid import Grid
@@ -249,7 +249,7 @@ def test_grid_on_something_that_is_no_rectangle_is_a_stride():
     signals.cells[:18] = signals.cells[18:]  # two images one upon the other
     gaps = one(Grid(keep=6), signals, 6).indices
     assert len(gaps.unique()) == 6
-    assert torch.equal(bins(1, 36, 6), torch.arange(36) // 6)
+    assert torch.equal(grid_bins(1, 36, 6), torch.arange(36) // 6)
 
 
 def test_random_depends_on_seed_prompt_and_nothing_else():

@@ -13,7 +13,6 @@ from divevlm.methods.cdpruner import CDPruner
 from divevlm.methods.mmtok import MMTok
 from divevlm.methods.readers import clip_of
 from divevlm.methods.resprune import ResPrune
-from divevlm.methods.views import part
 from divevlm.methods.words import STOP, content, content_rows, question, word_ids
 
 from ..zoo import build, inputs, picture
@@ -145,7 +144,7 @@ def test_mmtok_leaves_out_patches_in_the_bars_of_a_padded_picture():
     assert set(rows[found.order].tolist()) <= set(range(1, 7))
     assert set(rows[one(MMTok(keep=20), signals, 20).order].tolist()) >= {0, 7}
     inside = (rows >= 1) & (rows < 7)
-    alone = one(MMTok(keep=20), part(signals, inside.nonzero()[:, 0]), 20)
+    alone = one(MMTok(keep=20), signals.of(inside.nonzero()[:, 0]), 20)
     assert inside.nonzero()[:, 0][alone.order].tolist() == found.order.tolist()
     with pytest.raises(ValueError, match="padding must be two shares"):
         MMTok(keep=20, padding=(0.5, 0.0))

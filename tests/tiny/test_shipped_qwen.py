@@ -5,10 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from divevlm_tiny import load
+from divevlm_tiny import build_qwen, clip_questions, load
+from divevlm_tiny.build_qwen import END, START, VIDEO
 from divevlm_tiny.shipped import MODELS
 from divevlm_tiny.splits import SIZES
-from transformers import AutoModelForImageTextToText
+from transformers import AutoModelForImageTextToText, AutoProcessor, processing_utils
+from transformers.utils import is_torchvision_available
+from transformers.video_processing_utils import BaseVideoProcessor
 
 from divevlm.experiments.answering import Answerer
 from divevlm.experiments.tasks import CLIP_TASKS, TASKS, items, right
@@ -39,6 +42,28 @@ def test_no_path_of_a_machine_is_shipped():
     words = " ".join(path.read_text() for path in (MODELS / "qwen2vl").glob("*.json"))
     assert str(Path(__file__).parents[2]) not in words
     assert "_name_or_path" not in json.loads((MODELS / "qwen2vl" / "config.json").read_text())
+
+
+def test_its_processor_is_saved_under_the_names_of_the_stock_classes(tmp_path):
+    build_qwen.processor().save_pretrained(tmp_path)
+    for name in ("processor_config.json", "tokenizer_config.json", "chat_template.jinja"):
+        assert (tmp_path / name).read_text() == (MODELS / "qwen2vl" / name).read_text()
+
+
+@pytest.mark.skipif(is_torchvision_available(), reason="torchvision is here")
+def test_its_processor_needs_no_change_of_transformers():
+    build_qwen.processor()
+    base = processing_utils.MODALITY_TO_BASE_CLASS_MAPPING["video_processor"]
+    assert not issubclass(BaseVideoProcessor, getattr(processing_utils.transformers_module, base, int))
+
+
+@pytest.mark.skipif(not is_torchvision_available(), reason="the stock classes need torchvision")
+def test_the_stock_processor_gives_the_same_inputs():
+    sample = clip_questions("validation", 1)[0]
+    stock, ours = AutoProcessor.from_pretrained(MODELS / "qwen2vl"), build_qwen.processor()
+    given = [p(videos=[sample.frames], text=f"USER: {START}{VIDEO}{END}", return_tensors="pt") for p in (stock, ours)]
+    assert given[0]["input_ids"].equal(given[1]["input_ids"])
+    torch.testing.assert_close(given[0]["pixel_values_videos"], given[1]["pixel_values_videos"], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("tasks", "each", "keep"), [(TASKS, 6, 0.4), (CLIP_TASKS, 8, 0.25)], ids=["pictures", "clips"])

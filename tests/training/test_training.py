@@ -9,7 +9,7 @@ from random import Random
 import pytest
 import torch
 from divevlm_tiny import build
-from divevlm_tiny.ask import View, count
+from divevlm_tiny.ask import NamedScene, count
 from divevlm_tiny.scene import scene
 from divevlm_tiny.words import CHARACTERS, COLORS, SHAPES, SIGN, vocabulary
 from PIL import Image
@@ -150,7 +150,7 @@ def test_the_curve_of_a_run_is_drawn_with_the_tasks_that_it_has(tmp_path):
 
 
 def test_a_phase_can_count_every_kind_that_a_picture_shows():
-    shown = View(scene(7))
+    shown = NamedScene(scene(7))
     kinds = {**shown.shapes, **shown.colors}
     phase = Phase("test", 24, 1, 1, 1, every=True)
     asked = [q for seed in range(20) for q in asked_of(shown, phase, Random(seed), Counter()) if q.task == "counting"]

@@ -6,6 +6,7 @@ from functools import cache
 from transformers import PreTrainedModel, ProcessorMixin
 
 from . import llava, qwen, tiles
+from .frames import taken_by_processors
 from .weights import randomise
 
 BUILDERS = {
@@ -58,7 +59,8 @@ def build(name: str, *, seed: int = 0, attn: str = "sdpa", layers: int = 4, fres
 
 @cache
 def _build(name: str, seed: int, attn: str, layers: int) -> Entry:
-    model_class, config, processor = BUILDERS[name](layers)
+    with taken_by_processors():
+        model_class, config, processor = BUILDERS[name](layers)
     model = model_class._from_config(config, attn_implementation=attn).eval()
     randomise(model, seed, silent_tokens=sorted(processor.tokenizer.added_tokens_decoder))
     model.generation_config.eos_token_id = None

@@ -5,6 +5,10 @@ operations only. `Frames` supplies these three; `without_torchvision(SomeVideoPr
 Two real modules (qwen2_vl, internvl) can't be imported without torchvision: `Qwen2Frames` and `Frames` itself stand in.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
 import torch
 from torch.nn import functional
 from transformers import processing_utils, video_processing_utils
@@ -13,9 +17,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_res
 from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
 from transformers.video_processing_utils import BaseVideoProcessor
 
-# A processor looks up the class of its parts by name; without torchvision this one is missing or a dummy.
 BASE = processing_utils.MODALITY_TO_BASE_CLASS_MAPPING["video_processor"]
-setattr(processing_utils.transformers_module, BASE, getattr(video_processing_utils, BASE))
 
 
 class Frames(BaseVideoProcessor):
@@ -46,6 +48,15 @@ class Frames(BaseVideoProcessor):
 
     def convert_to_rgb(self, video: torch.Tensor) -> torch.Tensor:
         return video
+
+
+@contextmanager
+def taken_by_processors() -> Iterator[None]:
+    """While it lasts, a stock processor can be built on them: it looks up their base, which is missing without torchvision."""
+    with pytest.MonkeyPatch.context() as patch:
+        real = getattr(video_processing_utils, BASE)
+        patch.setattr(processing_utils.transformers_module, BASE, real, raising=False)
+        yield
 
 
 def without_torchvision(real: type[BaseVideoProcessor]) -> type[BaseVideoProcessor]:

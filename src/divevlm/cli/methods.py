@@ -35,13 +35,21 @@ def run(options: argparse.Namespace) -> None:
         return
     widths = [max(len(cells[i]) for cells in [HEAD, *rows]) for i in range(len(HEAD))]  # all columns to the left
     print(table(HEAD, [[cell.ljust(width) for cell, width in zip(cells, widths, strict=True)] for cells in rows]))
-    print(f"\nEvery method also takes {', '.join(sorted(common - {'budget'}))}; settings of each: --json.")
+    print(f"\nEvery method also takes {', '.join(sorted(common))}; settings of each: --json.")
 
 
 def _cells(kind: Any) -> list[str]:
-    families = "all" if kind.families is None else ", ".join(kind.families)
+    families = ", ".join(_families(kind) or ["all"])
     yes = {True: "yes", False: ""}
     return [kind.name, kind.paper, kind.stage, yes[kind.reads_text], yes[kind.merges], kind.cost, families]
+
+
+def _families(kind: Any) -> list[str] | None:
+    """Where it works; None = everywhere. A method that has to work in the tower needs one whose patches are the tokens."""
+    from divevlm.models import FAMILIES
+
+    plain = [name for name in FAMILIES if FAMILIES.get(name).plain]
+    return plain if kind(keep=1).in_tower(plain=False) else None
 
 
 def _row(kind: Any, common: set[str]) -> dict[str, Any]:
@@ -53,6 +61,6 @@ def _row(kind: Any, common: set[str]) -> dict[str, Any]:
         "reads_text": kind.reads_text,
         "merges": kind.merges,
         "cost": kind.cost,
-        "families": kind.families,
+        "families": _families(kind),
         "settings": {f.name: f.default for f in fields(kind) if f.init and f.name not in common},
     }

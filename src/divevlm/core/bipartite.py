@@ -20,6 +20,11 @@ class Matching:
     target: Tensor
     odd: Tensor
 
+    @property
+    def stay(self) -> Tensor:
+        """The tokens that are left, in the order of the merged rows."""
+        return torch.cat([self.left, self.odd])
+
 
 def best_matches(metric: Tensor, protected: int = 0) -> tuple[Tensor, Tensor]:
     """[a] the best cosine of each even token to an odd one, and [a] which odd one (0 = the first of them).
@@ -49,31 +54,17 @@ def match(metric: Tensor, r: int, protected: int = 0) -> Matching:
     return Matching(even[order[r:].sort().values], even[source], odd[partner[source]], odd)
 
 
-def merged(x: Tensor, sizes: Tensor, found: Matching) -> tuple[Tensor, Tensor]:
+def merged(x: Tensor, sizes: Tensor, matching: Matching) -> tuple[Tensor, Tensor]:
     """Size-weighted means: the even tokens that stay, then the odd ones. x: [N, d], sizes: [N] tokens that each stands for.
 
     Both sum(size x) and sum(size) are what they were.
     """
     weight = sizes.to(torch.promote_types(x.dtype, torch.float32))
     total = (x.to(weight.dtype) * weight[:, None]).index_add(
-        0, found.target, x[found.source].to(weight.dtype) * weight[found.source, None]
+        0, matching.target, x[matching.source].to(weight.dtype) * weight[matching.source, None]
     )
-    size = weight.index_add(0, found.target, weight[found.source])
-    stay = torch.cat([found.left, found.odd])
-    return (total[stay] / size[stay, None]).to(x.dtype), size[stay]
-
-
-def merge_step(
-    hidden: Tensor, keys: Tensor, sizes: Tensor, r: int, protected: int = 0
-) -> tuple[Tensor, Tensor, Tensor]:
-    """One block's merge, between its attention and its MLP: hidden states, sizes, and the place each row had before.
-
-    hidden: [N, d], keys: [N, head_dim] this block's keys, mean over heads, sizes: [N]. The attention of later blocks is to
-    add log(size) to the logits of each key ("proportional attention").
-    """
-    found = match(keys, r, protected)
-    rows, size = merged(hidden, sizes, found)
-    return rows, size, torch.cat([found.left, found.odd])
+    size = weight.index_add(0, matching.target, weight[matching.source])
+    return (total / size[:, None])[matching.stay].to(x.dtype), size[matching.stay]
 
 
 def schedule(tokens: int, keep: int, blocks: int) -> list[int]:
@@ -86,10 +77,3 @@ def schedule(tokens: int, keep: int, blocks: int) -> list[int]:
         plan.append(max(0, min(max(even, needed), tokens // 2)))
         tokens -= plan[-1]
     return plan
-
-
-def falling(r: int, inflection: float, blocks: int) -> list[int]:
-    """ToMe's (r, inflection): from int(r (1 - inflection)) at the first block in a line to 2 r minus that at the last."""
-    first = int(r * (1 - inflection))
-    step = (2 * r - 2 * first) / max(1, blocks - 1)
-    return [int(first + step * block) for block in range(blocks)]

@@ -1,4 +1,4 @@
-"""Density-peak clustering with k nearest neighbours (DPC-kNN), as SparseVLM recycles tokens with it."""
+"""Clusters of tokens: by density peaks (DPC-kNN, as in SparseVLM), or by the nearest kept token."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from divevlm.core.top import top_k
+from divevlm.core.top import top_k, unit
 
 
 def density_peaks(x: Tensor, clusters: int) -> tuple[Tensor, Tensor]:
@@ -46,3 +46,14 @@ def means(x: Tensor, cluster: Tensor, clusters: int) -> Tensor:
     rows = x.to(torch.promote_types(x.dtype, torch.float32))
     total = rows.new_zeros(clusters, rows.shape[1]).index_add_(0, cluster, rows)
     return total / torch.bincount(cluster, minlength=clusters)[:, None]
+
+
+def merged_sizes(states: Tensor, kept: Tensor, sizes: Tensor) -> Tensor:
+    """[K] how many tokens each kept one stands for, once every other has joined the most similar (cosine; ties: lower index).
+
+    states: [n, d], kept: [K] indices, sizes: [n] how many each token stands for so far
+    """
+    rows = unit(states)
+    joins = (rows @ rows[kept].T).argmax(dim=1)
+    joins[kept] = torch.arange(len(kept), device=kept.device)
+    return sizes.new_zeros(len(kept)).index_add_(0, joins, sizes)

@@ -23,7 +23,7 @@ class Columns(Protocol):
         ...
 
 
-class Gram:
+class AllColumns:
     """All columns, computed at once."""
 
     def __init__(self, x: Tensor, scale: Tensor) -> None:
@@ -34,7 +34,7 @@ class Gram:
         return self.matrix[s]
 
 
-class Ahead:
+class PickedColumns:
     """Only what is asked for, together with the columns of the next best scores.
 
     Columns that were computed and not yet used are kept, at most `room` of them in all: O(N K) memory.

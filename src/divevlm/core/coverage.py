@@ -7,7 +7,7 @@ from torch import Tensor
 
 from divevlm.core.top import best
 
-BLOCK = 32  # candidates that are looked at again together
+BLOCK = 32  # candidates that are scored again together
 
 
 def greedy_coverage(cover: Tensor, keep: int, weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -17,7 +17,7 @@ def greedy_coverage(cover: Tensor, keep: int, weight: Tensor | None = None) -> t
     -> [keep] picks in order, [keep] their scores.
 
     Scores can only fall as levels rise, so those of before are bounds: only columns whose bound reaches the best score are
-    looked at again ("lazy" greedy; the picks are the same).
+    scored again ("lazy" greedy; the picks are the same).
     """
     columns = cover.T.contiguous()  # [N, R]
     n = len(columns)

@@ -1,27 +1,30 @@
-"""The loop in torch operations: any device, batches, 20 operations a pick, no wait for the device, fixed shapes.
+"""DIVE's loop in torch operations: any device, batches, 20 operations a pick, no wait for the device, fixed shapes.
 
-Everything a pick reads lies in one buffer whose rows are vectors over the columns [text | visual], so that one gather gets it:
+Everything a pick reads lies in one buffer whose rows are vectors over the columns [text | visual], so that one gather gets
+all of it, the column of the picked token. Its rows, in this order (names as in `core/gram.py`):
 
-    rows 0 .. 2K     pairs (a, -m) of the updates, the newest first; the row above the newest is scratch
-    start            X^T (d rows; "picked"), so that [pairs; start] times the gathered column is the column of G, now
-    inverse          1 / |x_i|, 0 without energy
-    cross            C = Q X^T, and h rows of zeros, so that the h largest entries of a column are never negative
-    start            or G itself (N rows; "gram")
+    pairs     2K + 1  (a, -m) of each update, the newest first; the row above the newest is scratch
+    states    d       X^T, if columns of G are computed as they are picked: [pairs; states] times the gathered column is
+                      the column of G, now
+    inverse   1       1 / |x_i|, 0 without energy
+    cross     M + h   C = Q X^T, and h rows of zeros, so that the h largest entries of a column are never negative
+    gram      N       G itself, if it is computed at once: the gathered column less the pairs is the column of G, now
 
-Of `marks`, row 0 is h eps (-inf once picked), row 1 is e + tie (inf once picked), row 2 is e. A picked token's score is then
--inf, and what is compared to the best is inf - inf: false, also when nothing is left anywhere and the best is -inf.
+`marks` holds what a score needs of each token in three rows: h eps (-inf once picked), e + tie (inf once picked), and e.
+A picked token's score is then -inf, and what is compared to the best is inf - inf: false, also when nothing is left anywhere
+and the best is -inf.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from divevlm.core.gram import Loop, Picks, Problem, shown
+from divevlm.core.gram import Loop, Picks, Problem, from_log
 from divevlm.core.products import fill_gram
 
 
@@ -30,44 +33,51 @@ class Eager(Loop):
         self.way = way
         rule, keep = problem.rule, problem.keep
         b, n, d = problem.x.shape
-        new, dtype = problem.energy.new_empty, problem.energy.dtype
-        texts = problem.cross.shape[1]
-        self.h = min(rule.top_h, texts)
-        self.texts = texts + self.h  # with the rows of zeros
-        self.used, self.inverted, self.scored = 0, -1, -1  # updates so far, with the newest inverses, latest scores
-        self.trail: list[int] = []  # updates before each pick
-        sizes = [2 * keep + 1, d, 1, self.texts] if way == "picked" else [2 * keep + 1, 0, 1, self.texts, n]
-        at = torch.tensor([0, *sizes]).cumsum(0).tolist()
-        self.end = at[-1]
+        device, new = problem.x.device, problem.energy.new_empty
+        self.h = min(rule.top_h, problem.cross.shape[1])
+        self.texts = problem.cross.shape[1] + self.h  # with the rows of zeros
+        self.updates = 0  # so far
+        self.inverted = (
+            self.scored
+        ) = -1  # updates that the inverses know of, and the pick that the latest scores are for
+        self.updates_before: list[int] = []  # each pick
+
+        lengths = {"pairs": 2 * keep + 1, "states": d if way == "picked" else 0, "inverse": 1, "cross": self.texts}
+        lengths["gram"] = n if way == "gram" else 0
+        ends = dict(zip(lengths, accumulate(lengths.values()), strict=True))
+        self.end = ends["gram"]
         self.buffer = new(b, self.end, self.texts + n)
-        parts = [self.buffer[:, i:j, self.texts :] for i, j in pairwise(at)]
-        self.inverse, self.cross = parts[2][:, 0], parts[3]
-        # What a gather returns, and behind it (way "picked") the column of G that comes of it.
+        visual = {
+            name: self.buffer[:, ends[name] - length : ends[name], self.texts :] for name, length in lengths.items()
+        }
+        self.inverse, self.cross = visual["inverse"][:, 0], visual["cross"]
+        self.start = visual["gram" if way == "gram" else "states"]
+        # The gathered column; its last part, p and the column of G, goes on where that is computed ("picked").
         self.column = new(b, 1, self.end + (n if way == "picked" else 0))
-        self.both = self.column[..., at[3] :][..., : self.texts + n]  # p, then the column of G
-        self.pivot = self.column[..., at[2] : at[3]]
-        self.source = at[2] if way == "picked" else at[1]  # where the factors of [pairs; start] end
+        self.products = self.column[..., ends["inverse"] :][..., : self.texts + n]
+        self.pivot = self.column[..., ends["states"] : ends["inverse"]]
+        self.factors_end = ends["states"]
         index = torch.arange(self.end)
-        index[1 : at[1]] = index[1 : at[1]].view(-1, 2).flip(1).flatten()  # m of s meets a, a of s meets m
-        self.rows = index.to(problem.x.device)[None]
-        self.sample = torch.arange(b, device=problem.x.device)[:, None]
+        pairs = index[1 : ends["pairs"]]
+        pairs[:] = pairs.view(-1, 2).flip(1).flatten()  # m of s meets a, a of s meets m
+        self.rows = index.to(device)[None]
+        self.sample = torch.arange(b, device=device)[:, None]
 
         self.marks = new(b, 3, n)
         eta = rule.eta
-        constant = partial(torch.tensor, dtype=dtype, device=problem.x.device)
+        constant = partial(torch.tensor, dtype=problem.energy.dtype, device=device)
         self.low, self.high = constant([[[-1.0], [-1.0 if rule.two_sided else 0.0]]]), constant([[[1.0], [1.0]]])
         self.pair = constant([[[-1, eta / 2], [0, eta], [-1, eta / 2]]]).expand(b, 3, 2)  # (z, z+) -> (-m, a, -m)
         self.gone = constant([[[-torch.inf], [torch.inf]]]).expand(b, 2, 1)
         self.never = constant([[[torch.nan], [-torch.inf]]]).expand(b, 2, 1)  # the scores that come of these marks
         self.lead = constant([[[problem.tie], [0.0]]])
-        self.order = torch.empty(b, keep, dtype=torch.long, device=problem.x.device)
+        self.order = torch.empty(b, keep, dtype=torch.long, device=device)
         self.best, self.top = new(b, keep), new(b, keep)
-        self.start = parts[4 if way == "gram" else 1]
         self.weight = None if problem.weight is None else new(b, n)
         self.load(problem)
 
     def restart(self, problem: Problem) -> None:
-        self.used, self.trail = 0, []
+        self.updates, self.updates_before = 0, []
         self.load(problem)
 
     def load(self, problem: Problem) -> None:
@@ -77,10 +87,10 @@ class Eager(Loop):
         self.marks[:, 0] = problem.soft if problem.logs else 0
         self.marks[:, 1], self.marks[:, 2] = problem.energy + problem.tie, problem.energy
         torch.threshold_(self.marks[:, 1:], problem.floor, 0)
-        self.energy = self.marks[:, 2].clone()
-        if problem.shut is not None:
-            self.marks[:, 0].masked_fill_(problem.shut, -torch.inf)
-            self.marks[:, 1].masked_fill_(problem.shut, torch.inf)
+        self.start_energy = self.marks[:, 2].clone()
+        if problem.padding is not None:
+            self.marks[:, 0].masked_fill_(problem.padding, -torch.inf)
+            self.marks[:, 1].masked_fill_(problem.padding, torch.inf)
         if self.weight is not None and problem.weight is not None:
             self.weight.copy_(problem.weight)
         for to, x, scale in zip(self.start, problem.x, problem.scale, strict=True):
@@ -96,7 +106,7 @@ class Eager(Loop):
     def _invert(self) -> None:
         torch.rsqrt(self.marks[:, 2], out=self.inverse)
         self.inverse.nan_to_num_(posinf=0)
-        self.inverted = self.used
+        self.inverted = self.updates
 
     def pick(self, t: int) -> Tensor:
         if self.scored != t:  # the scores stay as they are, but for the token that was picked
@@ -105,7 +115,7 @@ class Eager(Loop):
         best = torch.amax(self.latest[:, 1], dim=1, keepdim=True, out=self.best[:, t : t + 1])
         reached = self.latest[:, 0] >= best
         s = torch.argmax(reached.view(torch.uint8), dim=1, keepdim=True, out=self.order[:, t : t + 1])
-        self.trail.append(self.used)
+        self.updates_before.append(self.updates)
         self.marks[:, :2].scatter_(2, s[:, None].expand(-1, 2, 1), self.gone)
         return s
 
@@ -127,31 +137,31 @@ class Eager(Loop):
 
     def feed_back(self, s: object) -> None:
         assert isinstance(s, Tensor)
-        if self.inverted != self.used:  # several picks are fed back at once
+        if self.inverted != self.updates:  # several picks are fed back at once
             self._invert()
-        first, row = 2 * (self.problem.keep - self.used), 2 * (self.problem.keep - self.used - 1)
-        indices = [self.sample, self.rows[:, first + 1 :], s]
+        newest = 2 * (self.problem.keep - self.updates) + 1  # row of the newest pair; those before are free
+        indices = [self.sample, self.rows[:, newest:], s]
         torch.ops.aten.index.Tensor_out(
-            self.buffer[..., self.texts :], indices, out=self.column[:, 0, first + 1 : self.end]
+            self.buffer[..., self.texts :], indices, out=self.column[:, 0, newest : self.end]
         )
-        factors = self.column[..., first + 1 : self.source]
-        moved = self.buffer[:, first + 1 : self.source, self.texts :]
+        factors = self.column[..., newest : self.factors_end]
+        moved = self.buffer[:, newest : self.factors_end, self.texts :]
         if self.way == "picked":
-            torch.bmm(factors, moved, out=self.both[..., self.texts :])
-        elif self.used:
-            self.both[..., self.texts :].baddbmm_(factors, moved)
-        z = torch.clamp(self.both * self.pivot, self.low, self.high)  # (b, b+), and (p, p+)
-        pair = torch.bmm(self.pair, z, out=self.buffer[:, row : row + 3])  # (-m, a, -m), and (-v, w, -v)
+            torch.bmm(factors, moved, out=self.products[..., self.texts :])
+        elif self.updates:
+            self.products[..., self.texts :].baddbmm_(factors, moved)
+        z = torch.clamp(self.products * self.pivot, self.low, self.high)  # (b, b+), and (p, p+)
+        pair = torch.bmm(self.pair, z, out=self.buffer[:, newest - 3 : newest])  # (-m, a, -m), and (-v, w, -v)
         if self.texts:
             self.cross.baddbmm_(pair[:, :2, : self.texts].mT, pair[:, 1:, self.texts :])
         self.marks[:, 1:].addcmul_(pair[:, 1:2, self.texts :], pair[:, 2:, self.texts :], value=2)
         torch.threshold_(self.marks[:, 1:], self.problem.floor, 0)
-        self.used += 1
+        self.updates += 1
 
     def _removed(self, columns: slice) -> Tensor:
         """[B, updates, columns] a of each update, the newest first. It took (2 / eta - 1) a^2 = 2 m a of an energy."""
         keep = self.problem.keep
-        return self.buffer[:, 1 : 2 * keep : 2, columns][:, keep - self.used :]
+        return self.buffer[:, 1 : 2 * keep : 2, columns][:, keep - self.updates :]
 
     def energies(self) -> tuple[Tensor, Tensor]:
         query = self.problem.query_energy
@@ -169,16 +179,16 @@ class Eager(Loop):
             phi = self.cross.topk(self.h, dim=1).values.sum(dim=1) * self.inverse.masked_fill(self.closed(), 0)
             phi.div_(phi.amax(dim=1, keepdim=True) + self.problem.soft)
         log = phi * self.problem.rule.lam if self.problem.weight is None else self.problem.weight.log()
-        return shown(log + self.marks[:, 2].log() if self.problem.rule.score == "fused" else log), phi
+        return from_log(log + self.marks[:, 2].log() if self.problem.rule.score == "fused" else log), phi
 
     def picks(self, count: int) -> Picks:
         problem, scores = self.problem, self.best[:, :count]
         if problem.logs:  # so far with h eps on top of each alignment
             lam = problem.rule.lam
             extra = lam * problem.soft / self.top[:, :count] + (problem.soft if lam < 0 else 0)
-            scores = shown(scores - extra)
-        start = self.energy.sum(dim=1, keepdim=True)
+            scores = from_log(scores - extra)
+        start = self.start_energy.sum(dim=1, keepdim=True)
         taken = torch.linalg.vector_norm(self._removed(slice(self.texts, None)), dim=2).square_()
         left = torch.cat([start, start - (2 / problem.rule.eta - 1) * taken.flip(1).cumsum(dim=1)], dim=1).clamp_min_(0)
-        steps = torch.tensor([*self.trail, self.used], device=left.device)
+        steps = torch.tensor([*self.updates_before, self.updates], device=left.device)
         return Picks(self.order[:, :count], scores, left[:, steps])

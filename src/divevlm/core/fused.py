@@ -1,4 +1,4 @@
-"""The loop compiled by numba (extra `fast`): one sample on a CPU, in two passes over memory a pick."""
+"""DIVE's loop compiled by numba (extra `fast`): one sample on a CPU, in two passes over memory a pick."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from divevlm.core.columns import Ahead, Columns, Gram
-from divevlm.core.gram import Loop, Picks, Problem, shown
+from divevlm.core.columns import AllColumns, Columns, PickedColumns
+from divevlm.core.gram import Loop, Picks, Problem, from_log
 
 LONG = 400_000  # numbers from which replaying the updates is left to torch, which uses every core for it
 BLOCK = 512  # tokens whose cross-similarities and running maxima stay in the first-level cache
@@ -21,7 +21,7 @@ class Fused(Loop):
     def __init__(self, problem: Problem, way: Literal["gram", "picked"]) -> None:
         self.problem = problem
         x, scale, keep = problem.x[0], problem.scale[0], problem.keep
-        self.columns: Columns = Gram(x, scale) if way == "gram" else Ahead(x, scale, keep)
+        self.columns: Columns = AllColumns(x, scale) if way == "gram" else PickedColumns(x, scale, keep)
         self.e = problem.energy[0].numpy().copy()
         self.e[self.e <= problem.floor] = 0
         self.queries = problem.query_energy[0].numpy().copy()
@@ -31,7 +31,7 @@ class Fused(Loop):
         )  # the h largest of a column
         self.state = self.e, self.queries, self.C, self.top
         self.kind = ENERGY if not problem.logs else FUSED if problem.rule.score == "fused" else PROMPT
-        self.gone = np.zeros(self.e.size, np.bool_) if problem.shut is None else problem.shut[0].numpy().copy()
+        self.gone = np.zeros(self.e.size, np.bool_) if problem.padding is None else problem.padding[0].numpy().copy()
         self.weight = np.ones_like(self.e) if problem.weight is None else problem.weight[0].numpy()
         self.pairs = problem.energy.new_empty(keep, 2, self.e.size)  # (m, a) of each update
         self._pairs = self.pairs.numpy()
@@ -66,14 +66,14 @@ class Fused(Loop):
         self.used += 1
 
     def all_picks(self) -> Picks | None:
-        if not isinstance(self.columns, Gram) or self._pairs.shape[0] * self.e.size > LONG:
+        if not isinstance(self.columns, AllColumns) or self._pairs.shape[0] * self.e.size > LONG:
             return None
         matrix = self.columns.matrix.numpy()
         tie = self.problem.tie
-        found = _all_picks(
+        results = _all_picks(
             matrix, self._pairs, self.state, self.gone, self.weight, self.rule, self.scoring, tie, self.g, self.phi
         )
-        self.order, self.best, self.left = (list(z) for z in found)
+        self.order, self.best, self.left = (list(z) for z in results)
         return self.picks(len(self.order))
 
     def energies(self) -> tuple[Tensor, Tensor]:
@@ -86,13 +86,13 @@ class Fused(Loop):
         g = torch.tensor(self.g)[None]
         if self.kind == ENERGY and len(self.C):  # lam = 0: alignments are for the trace alone
             _score(self.top, self.e, self.gone, self.weight, self.scoring[0], 0.0, PROMPT, self.g.copy(), self.phi)
-        return g if self.kind == ENERGY else shown(g), torch.tensor(self.phi)[None]
+        return g if self.kind == ENERGY else from_log(g), torch.tensor(self.phi)[None]
 
     def picks(self, count: int) -> Picks:
         dtype = self.problem.energy.dtype
         best = torch.tensor(np.array(self.best), dtype=dtype)[None]
         left = torch.tensor(np.array([*self.left, self.e.sum()][: count + 1]), dtype=dtype)[None]
-        return Picks(torch.tensor(self.order)[None], best if self.kind == ENERGY else shown(best), left)
+        return Picks(torch.tensor(self.order)[None], best if self.kind == ENERGY else from_log(best), left)
 
 
 @njit(cache=True, nogil=True)

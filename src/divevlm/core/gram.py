@@ -37,9 +37,9 @@ class Problem:
     scale: Tensor  # [B, N] what makes them start rows
     energy: Tensor  # [B, N] e = |x|^2
     query_energy: Tensor  # [B, M]
-    cross: Tensor  # [B, M, N] C = Q X^T; M = 0 where the prompt is not heard
+    cross: Tensor  # [B, M, N] C = Q X^T; M = 0 where the prompt is not used
     pooled: Tensor  # [B, 1] h, the number of pooled prompt tokens
-    shut: Tensor | None  # [B, N] padding
+    padding: Tensor | None  # [B, N] bool
     weight: Tensor | None  # [B, N] fixed factors in place of exp(lam phi), the largest of them 1
     keep: int  # K
     rule: Rule
@@ -110,15 +110,15 @@ class Loop(ABC):
         return None
 
 
-def walk(loop: Loop, problem: Problem, look: Callable[[bool], object] = lambda fresh: None) -> Iterator[int]:
-    """The select - update - re-evaluate loop, step by step. look: called before each pick, fresh = by new scores."""
+def steps(loop: Loop, problem: Problem, observe: Callable[[bool], object] = lambda fresh: None) -> Iterator[int]:
+    """The select - update - re-evaluate loop, pick by pick. observe: called before each pick, fresh = by new scores."""
     updates = problem.rule.update_steps(problem.keep)
     pending: list[object] = []
     for t in range(problem.keep):
         fresh = t == 0 or t - 1 in updates
         if fresh:
             loop.score(t)
-        look(fresh)
+        observe(fresh)
         pending.append(loop.pick(t))
         if t in updates:
             for s in pending if problem.rule.feedback == "all" else pending[-1:]:
@@ -132,33 +132,33 @@ def run(loop: Loop, problem: Problem, *, trace: bool = False, until: float | Non
     everywhere = problem.rule.updates is None or problem.rule.updates >= problem.keep
     if not trace and until is None and everywhere and (picks := loop.all_picks()) is not None:
         return picks
-    patience = 1 if problem.energy.device.type == "cpu" else 16  # steps between looks at `until`: a look waits
+    every = 1 if problem.energy.device.type == "cpu" else 16  # picks between checks of `until`: a check waits
     start = problem.energy.sum(dim=1)
-    steps: list[tuple[Tensor, ...]] = []
-    seen: list[Tensor] = []
+    states: list[tuple[Tensor, ...]] = []  # before each pick
+    scores: list[Tensor] = []
 
-    def look(fresh: bool) -> None:
+    def observe(fresh: bool) -> None:
         if fresh:
-            seen[:] = loop.scores()
+            scores[:] = loop.scores()
         closed = loop.closed()
-        steps.append((seen[0].masked_fill(closed, -1), seen[1].masked_fill(closed, 0), *loop.energies()))
+        states.append((scores[0].masked_fill(closed, -1), scores[1].masked_fill(closed, 0), *loop.energies()))
 
-    for t in walk(loop, problem, look) if trace else walk(loop, problem):
-        if until is None or t % patience:
+    for t in steps(loop, problem, observe) if trace else steps(loop, problem):
+        if until is None or t % every:
             continue
         if bool((loop.energies()[0].sum(dim=1) <= (1 - until) * start).all()):
             break
     picks = loop.picks(t + 1)
-    return replace(picks, traces=_traces(steps, loop.energies())) if trace else picks
+    return replace(picks, traces=_traces(states, loop.energies())) if trace else picks
 
 
-def _traces(steps: list[tuple[Tensor, ...]], end: tuple[Tensor, Tensor]) -> list[Trace]:
-    g, phi, energy, query = (torch.stack(rows, dim=1) for rows in zip(*steps, strict=True))
+def _traces(states: list[tuple[Tensor, ...]], end: tuple[Tensor, Tensor]) -> list[Trace]:
+    g, phi, energy, query = (torch.stack(rows, dim=1) for rows in zip(*states, strict=True))
     energy = torch.cat([energy, end[0][:, None]], dim=1)
     query = torch.cat([query, end[1][:, None]], dim=1)
     return [Trace(*fields) for fields in zip(g, phi, energy, query, strict=True)]
 
 
-def shown(log: Tensor) -> Tensor:
+def from_log(log: Tensor) -> Tensor:
     """g from its logarithm; what the dtype can't hold stands at its largest number."""
     return log.clamp(max=math.log(torch.finfo(log.dtype).max) * (1 - 1e-6)).exp()

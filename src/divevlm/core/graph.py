@@ -16,7 +16,7 @@ import torch
 from torch.nn.functional import pad
 
 from divevlm.core.eager import Eager
-from divevlm.core.gram import Picks, Problem, run, walk
+from divevlm.core.gram import Picks, Problem, run, steps
 
 KEPT = 2
 ROUND = 32  # prompts are filled up with zeros to a multiple of this, so that shapes recur
@@ -58,7 +58,7 @@ def graph_picks(problem: Problem, way: Literal["gram", "picked"], capture: Captu
             return run(loop, problem), False
         run(loop, problem)  # what is set up at first use must not be captured
         loop.restart(problem)
-        kept = loop, capture(lambda: list(walk(loop, problem)))
+        kept = loop, capture(lambda: list(steps(loop, problem)))
         loops[key] = kept
     loops.move_to_end(key)
     _forget(loops)

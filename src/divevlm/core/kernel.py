@@ -1,6 +1,6 @@
-"""The loop as a Triton kernel (extra `triton`): float32, a batch of ragged samples, the state never leaves the device.
+"""DIVE's loop as a Triton kernel (extra `triton`): float32, a batch of ragged samples, the state never leaves the device.
 
-One program does all picks of a sample in one launch; beyond ONE tokens a pick is one launch of several programs a sample, each
+One program does all picks of a sample in one launch; beyond WHOLE tokens a pick is one launch of several programs a sample, each
 of which finds the pick for itself and updates its own tokens. What one program writes and another reads in the same launch has
 two copies, read and written in turn: alignments by pick, energies and C by update. The rule and its names: `core/gram.py`.
 """
@@ -13,11 +13,11 @@ import torch
 import triton
 import triton.language as tl
 
-from divevlm.core.gram import Picks, Problem, shown
+from divevlm.core.gram import Picks, Problem, from_log
 from divevlm.core.products import fill_gram
 from divevlm.core.rule import Rule
 
-ONE = 1024  # tokens up to which one program takes a sample
+WHOLE = 1024  # tokens up to which one program takes a sample
 SHARE = 256  # tokens of a program beyond that
 POOLED = 16  # pooled prompt tokens, unless they are all of them
 FUSED, PROMPT, ENERGY = (tl.constexpr(kind) for kind in range(3))  # as in core/fused.py
@@ -168,32 +168,32 @@ def interpreted() -> bool:
 
 
 def kernel_picks(
-    problem: Problem, way: Literal["gram", "picked"], one: int = ONE, share: int = SHARE, tile: int | None = None
+    problem: Problem, way: Literal["gram", "picked"], whole: int = WHOLE, share: int = SHARE, tile: int | None = None
 ) -> Picks:
-    """All picks. one: tokens up to which one program takes a sample; share: tokens of a program beyond that;
+    """All picks. whole: tokens up to which one program takes a sample; share: tokens of a program beyond that;
     tile: rows at a time (None: so many that a program's numbers fit into its registers)."""
-    arguments, options = prepared(problem, way, one, share, tile)
+    arguments, options = prepared(problem, way, whole, share, tile)
     b, n, keep = len(problem.x), problem.x.shape[1], problem.keep
-    if n > one:
+    if n > whole:
         for t in range(keep):
             _loop[(b, triton.cdiv(n, options["BLOCK"]))](t, t + 1, *arguments.values(), **options)
     else:
         _loop[(b, 1)](0, keep, *arguments.values(), **options)
     scores, used = arguments["bests"], arguments["used"].long()
     if problem.logs:
-        scores = shown(scores - problem.rule.lam * problem.soft / arguments["tops"])
+        scores = from_log(scores - problem.rule.lam * problem.soft / arguments["tops"])
     left = torch.cat([problem.energy.sum(dim=1, keepdim=True), arguments["left"].sum(dim=2)], dim=1)[:, used]
     return Picks(arguments["order"], scores, left)
 
 
 def prepared(
-    problem: Problem, way: str, one: int, share: int, tile: int | None
+    problem: Problem, way: str, whole: int, share: int, tile: int | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Arguments and options of the launches."""
     rule, keep, e = problem.rule, problem.keep, problem.energy
     b, n, d = problem.x.shape
     texts = problem.cross.shape[1] if problem.logs else 0
-    block = share if n > one else min(max(triton.next_power_of_2(n), 16), 1024)
+    block = share if n > whole else min(max(triton.next_power_of_2(n), 16), 1024)
     h = min(rule.top_h, texts)
     E, R, C = e.new_zeros(2, b, n), e.new_zeros(2, b, n), e.new_empty(2, b, texts, n)
     E[0] = torch.threshold(e, problem.floor, 0)
@@ -201,8 +201,8 @@ def prepared(
         C[0] = problem.cross
         pooled = problem.cross.topk(h, dim=1).values.clamp_min_(0).sum(dim=1)
         R[0] = problem.soft + pooled * E[0].rsqrt().nan_to_num_(posinf=0)
-    if problem.shut is not None:
-        R[0].masked_fill_(problem.shut, -torch.inf)
+    if problem.padding is not None:
+        R[0].masked_fill_(problem.padding, -torch.inf)
     start = problem.x.contiguous()
     if way == "gram":
         start = e.new_empty(b, n, n)
@@ -219,13 +219,13 @@ def prepared(
         "n": n, "m": texts, "d": d, "keep": keep, "batch": b,
         "lam": float(rule.lam), "eta": float(rule.eta), "tie": problem.tie, "floor": problem.floor,
     }  # fmt: skip
-    tile = tile or (16 if n > one else 8)
+    tile = tile or (16 if n > whole else 8)
     kind = ENERGY if not problem.logs else FUSED if rule.score == "fused" else PROMPT
     options = {
         "KIND": kind.value, "LAZY": way == "picked", "TWO_SIDED": rule.two_sided, "H": 0 if h == texts else h,
         "ROWS": 1 if h == texts else triton.next_power_of_2(h), "BLOCK": block,
         "SCAN": min(max(triton.next_power_of_2(n), 16), 1024), "REPLAY": tile, "WIDE": 8, "WORDS": tile,
-        "num_warps": 4 if n > one else 8,
+        "num_warps": 4 if n > whole else 8,
     }  # fmt: skip
     return arguments, options
 

@@ -1,4 +1,4 @@
-"""HiRED's maths: how much of the base view's first attention lies where each tile looks, and the places that earns."""
+"""HiRED's maths: the share of the base view's first attention that lies in each tile, and the places it earns."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ MOST = 1e30  # of lam: its products with an alignment stay within float32
 
 @dataclass(frozen=True)
 class Rule:
-    """How scores are made and how a pick feeds back.
+    """How tokens are scored and how a pick feeds back.
 
     lam, eta, top_h   prompt strength, feedback strength and pooled prompt tokens of the paper (Eqs. 1, 3 and 7)
     updates           number of feedback updates, spread evenly over the picks; None = after every pick

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from divevlm.budget import Budget
 from divevlm.checks import require, yes_or_no
-from divevlm.core import checks
+from divevlm.core import inputs
 from divevlm.core.columns import Way, cheaper
 from divevlm.core.eager import Eager
 from divevlm.core.gram import Picks, Problem, run
@@ -73,13 +73,13 @@ def select(
     require(loop in LOOPS, "loop", loop, f"one of {', '.join(LOOPS)}")
     yes_or_no("trace", trace)
     yes_or_no("check", check)
-    single = checks.states(x, q)
+    single = inputs.states(x, q)
     if single:
         x, q = x[None], q[None]
-    valid_x = checks.mask("valid_x", valid_x, x, single)
-    valid_q = checks.mask("valid_q", valid_q, q, single)
-    weight = checks.weight(weight, x, single)
-    counts, until = checks.counts(keep, x, valid_x)
+    valid_x = inputs.mask("valid_x", valid_x, x, single)
+    valid_q = inputs.mask("valid_q", valid_q, q, single)
+    weight = inputs.weight(weight, x, single)
+    counts, until = inputs.counts(keep, x, valid_x)
 
     call = _Call(rule, columns, loop, until, trace, check)
     items: list[Selection] = []
@@ -92,6 +92,8 @@ def select(
 
 @dataclass(frozen=True)
 class _Call:
+    """The settings of a call."""
+
     rule: Rule
     way: Way
     loop: Name
@@ -110,62 +112,86 @@ def _run(
     call: _Call,
 ) -> list[Selection]:
     """One loop over samples that go together. x: [B, N, d], q: [B, M, d]"""
-    rule = call.rule
-    asked = torch.promote_types(torch.promote_types(x.dtype, q.dtype), torch.float32)
-    name = _loop(call, x, q.shape[1], asked)
-    dtype = torch.float64 if name != "triton" and reduced(x.device) else asked
-    x = x if valid_x is None else x.masked_fill(~valid_x[..., None], 0)
-    q = q if valid_q is None else q.masked_fill(~valid_q[..., None], 0)
-    x, size = _measured("x", x, dtype, asked, call.check)
-    q, query_size = _measured("q", q, dtype, asked, call.check)
-    # Unit rows, or (not normalised) rows in units of the longest.
-    longest = size if rule.normalize else size.amax(dim=1, keepdim=True).expand_as(size)
-    scale, query_scale = longest.clamp_min(EPS).reciprocal(), query_size.clamp_min(EPS).reciprocal()
-    heard = weight is None and (rule.lam != 0 or call.trace)
-    cross = scale.new_empty(len(x), q.shape[1] if heard else 0, x.shape[1])
-    for i in range(len(x) if heard else 0):
-        fill_product(cross[i], q[i], x[i], query_scale[i], scale[i])
-    words = torch.full_like(size[:, :1], q.shape[1]) if valid_q is None else valid_q.sum(1, keepdim=True).to(dtype)
-    heaviest = size.new_ones(()) if weight is None else weight.amax(dim=1, keepdim=True)
-    problem = Problem(
+    precision = torch.promote_types(torch.promote_types(x.dtype, q.dtype), torch.float32)  # of the results
+    loop = _loop(call, x, q.shape[1], precision)
+    working = torch.float64 if loop != "triton" and reduced(x.device) else precision
+    largest = 1.0 if weight is None else weight.amax(dim=1, keepdim=True)
+    factors = None if weight is None else (weight / largest).to(working)
+
+    x, norms = _measured("x", x, valid_x, working, precision, call.check)
+    q, query_norms = _measured("q", q, valid_q, working, precision, call.check)
+    problem = _problem(x, norms, q, query_norms, valid_x, valid_q, factors, max(counts), call)
+    picks, loop = _picks(problem, loop, call)
+
+    scores = picks.scores.mul(largest).clamp_max_(torch.finfo(precision).max).to(precision)
+    picks = replace(picks, scores=scores, left=picks.left.to(precision))
+    return [replace(selection, loop=loop) for selection in _selections(picks, counts, call.until)]
+
+
+def _measured(
+    name: str, z: Tensor, valid: Tensor | None, working: torch.dtype, precision: torch.dtype, check: bool
+) -> tuple[Tensor, Tensor]:
+    """Rows, padding as zeros, and their norms in the working dtype. Not checked, a row without a norm counts as zeros."""
+    z = z if valid is None else z.masked_fill(~valid[..., None], 0)
+    norms = row_norms(z, working)
+    if check:
+        inputs.finite(name, norms, precision)
+        return z, norms
+    bad = inputs.too_long(norms, precision)
+    return z.masked_fill(bad[..., None], 0), norms.masked_fill(bad, 0)
+
+
+def _problem(
+    x: Tensor,
+    norms: Tensor,
+    q: Tensor,
+    query_norms: Tensor,
+    valid_x: Tensor | None,
+    valid_q: Tensor | None,
+    weight: Tensor | None,
+    keep: int,
+    call: _Call,
+) -> Problem:
+    """Start values: unit rows or (not normalised) rows in units of the longest, and their products with the prompt's."""
+    rule, (batch, texts) = call.rule, q.shape[:2]
+    longest = norms if rule.normalize else norms.amax(dim=1, keepdim=True).expand_as(norms)
+    scale, query_scale = longest.clamp_min(EPS).reciprocal(), query_norms.clamp_min(EPS).reciprocal()
+    uses_prompt = weight is None and (rule.lam != 0 or call.trace)
+    cross = scale.new_empty(batch, texts if uses_prompt else 0, x.shape[1])
+    if uses_prompt:
+        for i in range(batch):
+            fill_product(cross[i], q[i], x[i], query_scale[i], scale[i])
+    words = torch.full_like(norms[:, :1], texts) if valid_q is None else valid_q.sum(1, keepdim=True).to(norms.dtype)
+    return Problem(
         x=x,
         scale=scale,
-        energy=(size * scale).square_(),
-        query_energy=(query_size * query_scale).square_(),
+        energy=(norms * scale).square_(),
+        query_energy=(query_norms * query_scale).square_(),
         cross=cross,
-        pooled=words.clamp_(1, min(rule.top_h, max(q.shape[1], 1))),
-        shut=None if valid_x is None else ~valid_x,
-        weight=None if weight is None else (weight / heaviest).to(dtype),
-        keep=max(counts),
+        pooled=words.clamp_(1, min(rule.top_h, max(texts, 1))),
+        padding=None if valid_x is None else ~valid_x,
+        weight=weight,
+        keep=keep,
         rule=rule,
     )
-    way = cheaper(x.shape[1], x.shape[2], problem.keep, x.device.type) if call.way == "auto" else call.way
-    if name == "triton":
+
+
+def _picks(problem: Problem, loop: str, call: _Call) -> tuple[Picks, str]:
+    """All picks, and the loop that ran: a shape that a graph does not know yet runs eagerly."""
+    _, n, d = problem.x.shape
+    way = cheaper(n, d, problem.keep, problem.x.device.type) if call.way == "auto" else call.way
+    if loop == "triton":
         from divevlm.core.kernel import kernel_picks
 
-        picks = kernel_picks(problem, way)
-    elif name == "graph":
+        return kernel_picks(problem, way), loop
+    if loop == "graph":
         picks, captured = graph_picks(problem, way)
-        name = "graph" if captured else "eager"
-    elif name == "fused":
+        return picks, "graph" if captured else "eager"
+    if loop == "fused":
         from divevlm.core.fused import Fused
 
-        picks = run(Fused(problem, way), problem, trace=call.trace, until=call.until)
-    else:
-        picks = run(Eager(problem, way), problem, trace=call.trace, until=call.until)
-    scores = picks.scores.mul(heaviest).clamp_max_(torch.finfo(asked).max).to(asked)
-    picks = replace(picks, scores=scores, left=picks.left.to(asked))
-    return [replace(one, loop=name) for one in _selections(picks, counts, call.until)]
-
-
-def _measured(name: str, z: Tensor, dtype: torch.dtype, asked: torch.dtype, check: bool) -> tuple[Tensor, Tensor]:
-    """Rows and their norms, in the dtype. Not checked, a row without a norm counts as zeros."""
-    norms = row_norms(z, dtype)
-    if check:
-        checks.finite(name, norms, asked)
-        return z, norms
-    bad = checks.too_long(norms, asked)
-    return z.masked_fill(bad[..., None], 0), norms.masked_fill(bad, 0)
+        return run(Fused(problem, way), problem, trace=call.trace, until=call.until), loop
+    return run(Eager(problem, way), problem, trace=call.trace, until=call.until), loop
 
 
 def _loop(call: _Call, x: Tensor, texts: int, dtype: torch.dtype) -> str:

@@ -1,4 +1,4 @@
-"""What a selection returns."""
+"""A selection: the kept tokens in the order they were picked, their scores, and a trace of every step."""
 
 from __future__ import annotations
 

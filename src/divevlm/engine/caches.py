@@ -1,4 +1,4 @@
-"""A pruned cache: its layers know which of their columns may be attended to, and refuse to be used without their method.
+"""A pruned KV cache: its layers know which of their columns may be attended to, and refuse to be used without their method.
 
 What belongs to a conversation lives in the layers of its cache. So it goes where the cache goes: `copy.deepcopy`,
 `reorder_cache`, `batch_repeat_interleave`, `batch_select_indices`, `crop` and `reset` act on it as on keys and values.
@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import CacheLayerMixin
 
-from divevlm.engine.masks import Columns
+from divevlm.engine.sequence import Columns
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Pruner:
 
 
 @dataclass(frozen=True)
-class Coming:
+class NewColumns:
     """What a pass is about to add to a layer."""
 
     columns: Columns
@@ -43,22 +43,22 @@ class PrunedLayer(CacheLayerMixin):  # type: ignore[misc]
     """One layer of a pruned cache, in front of the layer that stores (`held`: dynamic, quantized, ...).
 
     columns what later tokens may attend to, and how strongly; only of block 0 and of the first block behind each cut
-    shown   [B, length] of block 0: which positions were not padding, of all that came
+    present [B, length] of block 0: which positions were not padding, of all that came
     length  positions that came: columns that an unpruned cache would have
     tail    how many of the last columns are one position each in every layer and row: as many can be cropped
     """
 
     def __init__(
-        self, held: Any, block: int, pruner: Pruner, columns: Columns | None, shown: Tensor | None, length: int
+        self, held: Any, block: int, pruner: Pruner, columns: Columns | None, present: Tensor | None, length: int
     ) -> None:
         self.held, self.block, self.pruner, self.length = held, block, pruner, length
-        self.columns, self.shown = columns, shown
+        self.columns, self.present = columns, present
         self.tail = 0
-        self.free = False  # it was emptied: nothing pruned is in it any more
-        self.coming: Coming | None = None  # what the pass under way is about to add
+        self.emptied = False  # it was emptied: nothing pruned is in it any more
+        self.coming: NewColumns | None = None  # what the pass under way is about to add
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if self.free:
+        if self.emptied:
             return self.held.update(key_states, value_states, *args, **kwargs)
         if self.coming is None:
             raise ValueError(
@@ -69,14 +69,14 @@ class PrunedLayer(CacheLayerMixin):  # type: ignore[misc]
         self.length += coming.present.shape[1]
         if self.columns is not None:
             self.columns = self.columns.then(coming.columns)
-        if self.shown is not None:
-            self.shown = torch.cat([self.shown, coming.present], dim=1)
+        if self.present is not None:
+            self.present = torch.cat([self.present, coming.present], dim=1)
         return self.held.update(key_states, value_states, *args, **kwargs)
 
     # Sizes. A cut before block 0 shortens the layer by which transformers measures a cache: it tells the length unpruned.
 
     def get_seq_length(self) -> int:
-        return self.length if self.block == 0 and not self.free else int(self.held.get_seq_length())
+        return self.length if self.block == 0 and not self.emptied else int(self.held.get_seq_length())
 
     def get_mask_sizes(self, query_length: Any) -> tuple[int, int]:
         columns, offset = self.held.get_mask_sizes(query_length)
@@ -97,14 +97,14 @@ class PrunedLayer(CacheLayerMixin):  # type: ignore[misc]
         self._rows(lambda rows: rows[indices.to(rows.device)])
 
     def _rows(self, change: Callable[[Tensor], Tensor]) -> None:
-        if self.columns is not None and not self.free:
-            self.columns = self.columns.each(change)
-        if self.shown is not None and not self.free:
-            self.shown = change(self.shown)
+        if self.columns is not None and not self.emptied:
+            self.columns = self.columns.map(change)
+        if self.present is not None and not self.emptied:
+            self.present = change(self.present)
 
     def crop(self, tokens: int) -> None:
         """tokens: how many to take away as a negative number, or (older versions of transformers) how many to leave."""
-        if self.free:
+        if self.emptied:
             self.held.crop(tokens)
             return
         remove = -tokens if tokens <= 0 else max(0, self.length - tokens)
@@ -120,7 +120,7 @@ class PrunedLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def reset(self) -> None:
         self.held.reset()
-        self.free = self.held.get_seq_length() == 0  # older versions of transformers leave a cache its length
+        self.emptied = self.held.get_seq_length() == 0  # older versions of transformers leave a cache its length
 
     # The rest is the business of the layer that stores
 
@@ -152,24 +152,24 @@ class PrunedLayer(CacheLayerMixin):  # type: ignore[misc]
 
 def is_pruned(cache: Any) -> bool:
     first = next(iter(getattr(cache, "layers", None) or ()), None)
-    return isinstance(first, PrunedLayer) and not first.free
+    return isinstance(first, PrunedLayer) and not first.emptied
 
 
-def become_pruned(cache: Any, pruner: Pruner, blocks: int, done: int, past: Tensor, now: Tensor) -> None:
-    """Something is being dropped for the first time. past: [B, P] and now: [B, S] valid columns; the first `done` of the
-    `blocks` have run in this pass already."""
+def mark_pruned(cache: Any, pruner: Pruner, blocks: int, done: int, past: Tensor, now: Tensor) -> None:
+    """At the first cut that drops something. past: [B, P] and now: [B, S] valid columns; the first `done` of the `blocks`
+    have run in this pass already."""
     while len(cache.layers) < blocks:
         cache.layers.append(cache.layer_class_to_replicate())
     both = torch.cat([past, now], dim=1)
     for block, layer in enumerate(cache.layers):
         held = layer.held if isinstance(layer, PrunedLayer) else layer
         known = both if block < done else past
-        leads = block == 0 or block in pruner.cuts
-        shown = known if block == 0 else None
-        cache.layers[block] = PrunedLayer(held, block, pruner, Columns(known) if leads else None, shown, known.shape[1])
+        columns = Columns(known) if block == 0 or block in pruner.cuts else None
+        present = known if block == 0 else None
+        cache.layers[block] = PrunedLayer(held, block, pruner, columns, present, known.shape[1])
 
 
-def contents(layer: Any) -> tuple[Tensor, Tensor]:
+def keys_and_values(layer: Any) -> tuple[Tensor, Tensor]:
     """Keys and values of all columns, of any kind of layer. The layer stays as it is."""
     twin = copy.copy(layer.held if isinstance(layer, PrunedLayer) else layer)
     if not hasattr(twin, "_quantized_keys"):
@@ -180,9 +180,9 @@ def contents(layer: Any) -> tuple[Tensor, Tensor]:
     return keys, values
 
 
-def glimpse(cache: Any, layers: int) -> DynamicCache:
+def copy_of_first(cache: Any, layers: int) -> DynamicCache:
     """A throw-away cache with what the first blocks hold."""
-    found = DynamicCache()
+    copied = DynamicCache()
     for number in range(layers):
-        found.update(*contents(cache.layers[number]), number)
-    return found
+        copied.update(*keys_and_values(cache.layers[number]), number)
+    return copied

@@ -1,27 +1,38 @@
-"""At a cut: from candidates and signals to those who stay."""
+"""At a cut: groups of candidates, and the method's decision which of them are kept."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from divevlm.budget import Segment
+from divevlm.core.cluster import merged_sizes
 from divevlm.core.selection import Selection
-from divevlm.core.standing import stand_for
-from divevlm.engine.prefill import Group, Prefill, candidates
-from divevlm.engine.signals import Gatherer
-from divevlm.methods.base import Method
+from divevlm.engine.prefill import Prefill
+from divevlm.methods.base import Method, Signals
+from divevlm.models.base import Layout
+
+
+@dataclass(frozen=True)
+class Group:
+    """Visual tokens that compete with each other. Tokens are counted within their row's visual tokens."""
+
+    row: int
+    tokens: Tensor  # [n] the candidates at this cut, as they come in the sequence
+    keep: int  # how many of them stay
+    before: Tensor  # the candidates before any cut
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Of one group: who stays. Tokens are counted within the row's visual tokens."""
+    """The kept tokens of a group, counted within the row's visual tokens."""
 
     group: Group
-    selection: Selection | None  # None: all of them stay
+    selection: Selection | None  # None: all are kept
 
     @property
     def order(self) -> Tensor:
@@ -51,42 +62,72 @@ class Decision:
 
 
 @torch.no_grad()
-def decide(method: Method, blocks: int, prefill: Prefill, gatherer: Gatherer, before: Decision | None) -> Decision:
-    """before: what the cut before this one decided."""
-    places = torch.arange(prefill.present.shape[1], device=prefill.present.device).repeat(len(prefill.present), 1)
-    if before is not None:
-        places = before.places.clone()
-    kept = None if before is None else before.kept
-    groups = candidates(method, gatherer.cut, blocks, prefill, kept, places)
-    contested = [group.keep < len(group.tokens) or method.budget.energy is not None for group in groups]
-    signals = [gatherer.signals(group) for group, asked in zip(groups, contested, strict=True) if asked]
-    keeps = [group.keep for group, asked in zip(groups, contested, strict=True) if asked]
-    start = _now(gatherer.hidden)
-    selections = iter(method.select(signals, keeps) if signals else ())
-    seconds = _now(gatherer.hidden) - start
-    choices = [
-        Choice(group, next(selections) if asked else None) for group, asked in zip(groups, contested, strict=True)
-    ]
-    stays = _kept(method, prefill, choices)
+def decide(
+    method: Method,
+    blocks: int,
+    prefill: Prefill,
+    cut: int,
+    gather: Callable[[Group], Signals],
+    hidden: Tensor,
+    before: Decision | None,
+) -> Decision:
+    """The decision at cut number `cut`. blocks: how many the model has, gather: what the method asks for of a group,
+    hidden: states at the cut, before: the decision of the cut before"""
+    if before is None:
+        length = prefill.present.shape[1]
+        places = torch.arange(length, device=prefill.present.device).repeat(len(prefill.present), 1)
+        sizes = [torch.ones(len(layout.positions)) for layout in prefill.layouts] if method.bias_strength else []
+    else:
+        places, sizes = before.places.clone(), [old.clone() for old in before.sizes]
+    groups = candidates(method, cut, blocks, prefill, None if before is None else before.kept, places)
+    contested = [i for i, g in enumerate(groups) if g.keep < len(g.tokens) or method.budget.energy is not None]
+    signals = {i: gather(groups[i]) for i in contested}
+    start = _now(hidden)
+    selected = method.select(list(signals.values()), [groups[i].keep for i in contested]) if contested else []
+    seconds = _now(hidden) - start
+    selections = dict(zip(contested, selected, strict=True))
+    choices = [Choice(group, selections.get(i)) for i, group in enumerate(groups)]
+    kept = _kept(method, prefill, choices)
     edits = []
-    for choice in choices:
-        rows = None if choice.selection is None else choice.selection.rows
-        if rows is not None:
-            row = choice.group.row
+    for i, choice in enumerate(choices):
+        selection, row = choice.selection, choice.group.row
+        if selection is None:
+            continue
+        if selection.rows is not None:
             positions = prefill.layouts[row].positions[choice.slots].to(places.device)
             places[row, positions] = places[row, positions].sort().values
-            edits.append((row, positions, rows.values))
-    sizes: Sequence[Tensor] = ()
-    if method.bias_strength:
-        known = [torch.ones(len(layout.positions)) for layout in prefill.layouts]
-        known = known if before is None else [old.clone() for old in before.sizes]
-        states = iter(signals)
-        sizes = _sizes(method, choices, [next(states).hidden if asked else None for asked in contested], known)
-    return Decision(choices, stays, _positions(prefill, stays), places, sizes, edits, seconds)
+            edits.append((row, positions, selection.rows.values))
+        if sizes:
+            sizes[row] = _sizes(method, choice.group, selection, signals[i], sizes[row])
+    return Decision(choices, kept, _positions(prefill, kept), places, sizes, edits, seconds)
+
+
+def candidates(
+    method: Method, cut: int, blocks: int, prefill: Prefill, kept: Sequence[Tensor] | None, places: Tensor
+) -> list[Group]:
+    """The groups of a batch at a cut. kept: [N] bool of each row, by the cut before; places: [B, S] order of the sequence."""
+    groups = []
+    for row, layout in enumerate(prefill.layouts):
+        for before, keep in _competitors(method, layout):
+            tokens = before
+            if kept is not None:
+                tokens = tokens[kept[row][tokens]]
+                tokens = tokens[places[row, layout.positions[tokens]].cpu().argsort()]
+            groups.append(Group(row, tokens, method.stay(cut, keep, len(before), blocks), before))
+    return groups
+
+
+def _competitors(method: Method, layout: Layout) -> list[tuple[Tensor, int]]:
+    """Tokens that compete (indices within the sample's visual tokens; newlines never do), and how many of them stay."""
+    markers = layout.markers
+    runs = [run[~markers[run]] for run in torch.arange(len(markers)).split([s.size for s in layout.segments])]
+    segments = [Segment(len(run), s.image, s.view, s.frame) for run, s in zip(runs, layout.segments, strict=True)]
+    shares = method.budget.shares(segments)
+    return [(torch.cat([runs[i] for i in share.segments]), share.keep) for share in shares if share.keep]
 
 
 def _now(z: Tensor) -> float:
-    """Seconds, once the device of z has done what it was told so far."""
+    """Seconds, once the device of z has finished its work so far."""
     if z.is_cuda and torch.cuda.is_available():
         torch.cuda.synchronize(z.device)
     return time.perf_counter()
@@ -103,27 +144,23 @@ def _kept(method: Method, prefill: Prefill, choices: Sequence[Choice]) -> list[T
     return keeps
 
 
-def _sizes(
-    method: Method, choices: Sequence[Choice], states: Sequence[Tensor | None], sizes: list[Tensor]
-) -> list[Tensor]:
-    """How many tokens each one stands for after this cut: of a method that merges, its members; else by similarity.
+def _sizes(method: Method, group: Group, selection: Selection, signals: Signals, sizes: Tensor) -> Tensor:
+    """[N] how many tokens each one of a row stands for after a cut: a merged row for its members, else by similarity.
 
-    states: [n, d] of each group that was asked; sizes: [N] of each row before the cut
+    sizes: [N] before the cut
     """
-    for choice, hidden in zip(choices, states, strict=True):
-        if choice.selection is None or hidden is None:
-            continue
-        tokens, rows = choice.group.tokens, choice.selection.rows
-        before = sizes[choice.group.row][tokens]
-        kept = choice.selection.order.sort().values if rows is None else rows.slots
-        if method.proportional == "uniform":
-            now = (before.sum() / len(kept)).expand(len(kept))
-        elif rows is not None:
-            now = torch.stack([before[members].sum() for members in rows.members]).clamp_min(1)
-        else:
-            now = stand_for(hidden, kept.to(hidden.device), before.to(hidden.device)).cpu()
-        sizes[choice.group.row][tokens] = 0
-        sizes[choice.group.row][tokens[kept.cpu()]] = now
+    rows, before = selection.rows, sizes[group.tokens]
+    kept = selection.indices if rows is None else rows.slots
+    if method.proportional == "uniform":
+        now = (before.sum() / len(kept)).expand(len(kept))
+    elif rows is not None:
+        now = torch.stack([before[members].sum() for members in rows.members]).clamp_min(1)
+    else:
+        assert signals.hidden is not None
+        hidden = signals.hidden
+        now = merged_sizes(hidden, kept.to(hidden.device), before.to(hidden.device)).cpu()
+    sizes[group.tokens] = 0
+    sizes[group.tokens[kept.cpu()]] = now
     return sizes
 
 

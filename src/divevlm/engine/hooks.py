@@ -1,4 +1,4 @@
-"""Follows every forward pass through a model: from what came in to the report of what was kept."""
+"""Hooks that follow every forward pass through a model, from its arguments to the report of what was kept."""
 
 from __future__ import annotations
 
@@ -6,33 +6,39 @@ import threading
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 from torch import nn
 
 from divevlm.engine.caches import is_pruned
-from divevlm.engine.entry import PIXELS, Entry, features_of
 from divevlm.engine.features import Features
 from divevlm.engine.passes import Pass
 from divevlm.engine.patches import Hook, Patch, bound
+from divevlm.engine.prefill import PIXELS, Reader, encoder_outputs, has_pixels
+from divevlm.engine.prompt import MASKS, Prompt, checked_mask, prompt_of_generate, text_labels
 from divevlm.engine.report import Report, report_of
-from divevlm.engine.rows import Deepstack
+from divevlm.engine.sequence import Deepstack
 from divevlm.engine.setup import COMPILE, Setup
-from divevlm.engine.told import MASKS, Told, mask_of, told_by_generate, unlearnt
 from divevlm.models.base import Family
 
 
+@dataclass
+class Calls:
+    """The calls under way in a thread, each list from the outermost to the innermost."""
+
+    prompts: list[Prompt] = field(default_factory=list)  # of the model
+    expected: list[int] = field(default_factory=list)  # passes there must have been when the model's call is over
+    arguments: list[dict[str, Any]] = field(default_factory=list)  # of the model without its head
+    passes: list[Pass | None] = field(default_factory=list)  # of the language model
+
+
 class UnderWay(threading.local):
-    """The calls that are under way in this thread, one inside the other: each level has what belongs to its own call last."""
+    """What is under way in this thread."""
 
     def __init__(self) -> None:
-        self.generating: list[Told] = [Told()]  # by calls of generate()
-        self.told: list[Told] = []  # the same, and by calls of the model
-        self.arguments: list[dict[str, Any]] = []  # of the model without its head
-        self.passes: list[Pass | None] = []  # of the language model
-        self.expected: list[int] = []  # how many passes there must have been when the model's call is over
+        self.generated = Prompt()  # of the innermost call of generate()
+        self.calls = Calls()  # inside of it
         self.count = 0  # passes so far
         self.report: Report | None = None  # of this thread's last prefill
 
@@ -43,7 +49,7 @@ class Hooks:
     def __init__(self, model: Any, family: Family, setup: Setup, note: Callable[[Report], None]) -> None:
         self.model, self.family, self.setup, self.note = model, family, setup, note
         self.features = Features(family, model, setup.method)
-        self.entry = Entry(model, family, setup, self.features, self._warn)
+        self.reader = Reader(model, family, setup, self.features, self._warn)
         self.local = UnderWay()
         self._warned: set[str] = set()
 
@@ -71,81 +77,80 @@ class Hooks:
 
     def _generate(self, generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         local = self.local
-        levels: tuple[list[Any], ...] = (local.generating, local.told, local.arguments, local.passes, local.expected)
-        depths = [len(level) for level in levels]
-        local.generating.append(told_by_generate(self.model, args, kwargs))
+        outside = local.generated, local.calls
+        local.generated, local.calls = prompt_of_generate(self.model, args, kwargs), Calls()
         try:
             return generate(*args, **kwargs)
         finally:  # also after an interrupt, which torch's hooks don't see
-            for now in local.passes[depths[3] :]:
+            for now in local.calls.passes:
                 if now is not None:
                     now.abandon()
-            for level, depth in zip(levels, depths, strict=True):
-                del level[depth:]
+            local.generated, local.calls = outside
             self.features.forget()
 
     def _enter_model(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        local = self.local
-        local.told.append(local.generating[-1])
-        local.expected.append(0)
+        calls = self.local.calls
+        calls.prompts.append(self.local.generated)
+        calls.expected.append(0)
         given = bound(module, args, kwargs)
-        masks: dict[str, Any] = {name: mask_of(name, given.pop(name)) for name in MASKS if given.get(name) is not None}
+        masks: dict[str, Any] = {
+            name: checked_mask(name, given.pop(name)) for name in MASKS if given.get(name) is not None
+        }
         if given.get("labels") is not None:
             kinds = self.family.token_ids(self.model.config)
-            masks["labels"] = given["labels"] = unlearnt(given["labels"], given.get("input_ids"), kinds, self._warn)
-        local.told[-1] = replace(local.told[-1], **masks)
-        brings = bool(features_of(given)) or any(given.get(name) is not None for name in PIXELS.values())
-        local.expected[-1] = local.count + int(brings or is_pruned(given.get("past_key_values")))
+            masks["labels"] = given["labels"] = text_labels(given["labels"], given.get("input_ids"), kinds, self._warn)
+        calls.prompts[-1] = replace(calls.prompts[-1], **masks)
+        brings = bool(encoder_outputs(given)) or has_pixels(given)
+        calls.expected[-1] = self.local.count + int(brings or is_pruned(given.get("past_key_values")))
         return (), given
 
     def _leave_model(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        local = self.local
-        del local.told[-1:]
-        expected = local.expected.pop() if local.expected else 0
-        if output is not None and local.count < expected:
+        calls = self.local.calls
+        del calls.prompts[-1:]
+        expected = calls.expected.pop() if calls.expected else 0
+        if output is not None and self.local.count < expected:
             raise RuntimeError(f"model must not be compiled as a whole, got a pass in which no hook ran: {COMPILE}")
 
     def _enter_base(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         given = bound(module, args, kwargs)
-        self.local.arguments.append(given)
+        self.local.calls.arguments.append(given)
         for kind, name in PIXELS.items():
             if given.get(name) is not None:
                 self.features.expect(kind)
 
     def _leave_base(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        del self.local.arguments[-1:]
+        del self.local.calls.arguments[-1:]
 
     def _enter_text(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        local = self.local
+        local, calls = self.local, self.local.calls
         local.count += 1
-        local.passes.append(None)
+        calls.passes.append(None)
         outer: dict[str, Any] = {}
-        if local.arguments:  # they are of this pass, and of no other
-            outer, local.arguments[-1] = local.arguments[-1], {}
+        if calls.arguments:  # they are of this pass, and of no other
+            outer, calls.arguments[-1] = calls.arguments[-1], {}
         given = bound(module, args, kwargs)
-        if outer.get("input_ids") is not None and outer["input_ids"].shape != _size(given):
-            outer = {}  # of a call that was interrupted: this one is of the language model alone
-        found = self.entry.read(outer, given, local.told[-1] if local.told else local.generating[-1])
-        if found is None:
+        brought = self.reader.read(outer, given, calls.prompts[-1] if calls.prompts else local.generated)
+        if brought is None:
             return None
         deep = None  # taken over: the model would add them to the full sequence
         if given.get("deepstack_visual_embeds") is not None:
             deep = Deepstack(kwargs.pop("visual_pos_masks"), kwargs.pop("deepstack_visual_embeds"))
-        local.passes[-1] = Pass(self.setup, *found, deep)
+        calls.passes[-1] = Pass(self.setup, *brought, deep)
         return args, kwargs
 
     def _block(self, number: int) -> Callable[..., Any]:
         def enter(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            now = self.local.passes[-1] if self.local.passes else None
-            if now is None:
+            passes = self.local.calls.passes
+            if not passes or passes[-1] is None:
                 return None
             hidden = args[0] if args else kwargs.pop("hidden_states")
-            return (now.enter(number, hidden, kwargs), *args[1:]), kwargs
+            return (passes[-1].enter(number, hidden, kwargs), *args[1:]), kwargs
 
         return enter
 
     def _leave_text(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        now = self.local.passes.pop() if self.local.passes else None
+        passes = self.local.calls.passes
+        now = passes.pop() if passes else None
         if now is None:
             return output
         if output is None:  # an exception
@@ -172,10 +177,3 @@ class Hooks:
         if text not in self._warned:
             self._warned.add(text)
             warnings.warn(text, stacklevel=2)
-
-
-def _size(given: dict[str, Any]) -> torch.Size:
-    """Rows and columns of a pass."""
-    embeds = given.get("inputs_embeds")
-    size: torch.Size = (given["input_ids"] if embeds is None else embeds).shape[:2]
-    return size

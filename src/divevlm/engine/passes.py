@@ -1,8 +1,8 @@
-"""One forward pass of the language model under pruning, block by block."""
+"""A forward pass of the language model under pruning, block by block."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -11,13 +11,21 @@ from transformers import __version__
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from divevlm.checks import require
-from divevlm.engine.caches import Coming, become_pruned, glimpse, is_pruned
+from divevlm.engine.caches import NewColumns, copy_of_first, is_pruned, mark_pruned
 from divevlm.engine.decide import Decision, decide
-from divevlm.engine.masks import Columns, mask_kind, stage_mask
 from divevlm.engine.prefill import Prefill
-from divevlm.engine.rows import Deepstack, left_aligned, take, trailing, whereabouts
+from divevlm.engine.sequence import (
+    Columns,
+    Deepstack,
+    causal_mask,
+    kept_tail,
+    left_padded,
+    mask_kind,
+    row_of_position,
+    take_rows,
+)
 from divevlm.engine.setup import Setup
-from divevlm.engine.signals import Gatherer, Look, past_keys
+from divevlm.engine.signals import BlockInput, Gatherer, past_keys
 
 # Older versions of transformers checkpoint a block with its hooks.
 HOOKS_AGAIN = "__call__" in vars(GradientCheckpointingLayer)
@@ -29,7 +37,7 @@ class Stage:
 
     index: Tensor | None  # [B, Q] positions in the full sequence; None = all of them
     valid: Tensor  # [B, Q] False for padding
-    seen: Columns  # what others see of them: no padding, and no dropped ones that are needed themselves
+    columns: Columns  # which of them others may attend to: no padding, no dropped ones whose own output is needed
     arguments: dict[str, Any] = field(default_factory=dict)  # what blocks get instead of the model's own
 
 
@@ -52,7 +60,7 @@ class Pass:
         self.decisions: list[Decision] = []
         self.cache: Any = None
         self.item_size = 0  # bytes of a number in the states
-        self._before: tuple[Tensor, Any] | None = None  # what went into the block before the next cut, and its tables
+        self._last_input: tuple[Tensor, Any] | None = None  # of the block before the next cut, with its tables
 
     @property
     def stage(self) -> Stage:
@@ -71,13 +79,13 @@ class Pass:
         if self.stages:
             kwargs |= self.stages[-1].arguments
         if self.prefill is not None:
-            self._note(block, hidden, kwargs["position_embeddings"])
+            self._remember(block, hidden, kwargs["position_embeddings"])
         return hidden
 
     def _announce(self, block: int) -> None:
         """To the layers from this block on: what they will get, unless there is another cut."""
         if is_pruned(self.cache):
-            coming = Coming(self.stage.seen, self.present)
+            coming = NewColumns(self.stage.columns, self.present)
             for layer in self.cache.layers[block:]:
                 layer.coming = coming
 
@@ -86,7 +94,7 @@ class Pass:
         if not is_pruned(self.cache):
             return
         dropped = self.stage.index is not None
-        fresh = trailing(self.decisions[-1].stay) if dropped else self.present.shape[1]
+        fresh = kept_tail(self.decisions[-1].stay) if dropped else self.present.shape[1]
         for layer in self.cache.layers:
             layer.tail = fresh if dropped else layer.tail + fresh
 
@@ -105,27 +113,25 @@ class Pass:
             layer.coming = None
 
     def _cut(self, block: int, hidden: Tensor, kwargs: dict[str, Any]) -> Tensor:
-        before = self.stage
         past = None if self.past is None else Columns(self.past)
         past = self.cache.layers[block].columns if is_pruned(self.cache) else past
-        index, valid, seen = before.index, before.valid, before.seen
+        stage = replace(self.stage, arguments={})
         if self.prefill is not None:
             decision = self._decide(block, hidden, kwargs, past)
             self.decisions.append(decision)
-            if int(decision.stay.sum()) < int(before.seen.valid.sum()):
+            if int(decision.stay.sum()) < int(stage.columns.valid.sum()):
                 unseen = self.prefill.needed & ~decision.stay
-                index, valid = left_aligned(decision.stay | unseen, decision.places)
-                seen = Columns(valid & ~unseen.gather(1, index), self._bias(decision, index))
-                hidden = self._rows(hidden, decision, whereabouts(before.index, self.present), index)
-        if index is not None and self.cache is not None and not is_pruned(self.cache):
+                index, valid = left_padded(decision.stay | unseen, decision.places)
+                hidden = self._rows(hidden, decision, row_of_position(stage.index, self.present), index)
+                stage = Stage(index, valid, Columns(valid & ~unseen.gather(1, index), self._bias(decision, index)))
+        if stage.index is not None and self.cache is not None and not is_pruned(self.cache):
             old = self.present[:, :0] if self.past is None else self.past
-            become_pruned(self.cache, self.setup.pruner, len(self.layers), block, old, self.present)
-        stage = Stage(index, valid, seen)
-        if index is not None or is_pruned(self.cache):
-            stage = Stage(index, valid, seen, self._arguments(stage, past, hidden, kwargs))
+            mark_pruned(self.cache, self.setup.pruner, len(self.layers), block, old, self.present)
+        if stage.index is not None or is_pruned(self.cache):
+            stage = replace(stage, arguments=self._arguments(stage, past, hidden, kwargs))
         self.stages.append(stage)
         self._announce(block)
-        self._before = None
+        self._last_input = None
         return hidden
 
     def _rows(self, hidden: Tensor, decision: Decision, here: Tensor, index: Tensor) -> Tensor:
@@ -134,7 +140,7 @@ class Pass:
             hidden = hidden.clone()
         for row, positions, values in decision.edits:
             hidden[row, here[row, positions].to(hidden.device)] = values.to(hidden)
-        return take(hidden, here.gather(1, index))
+        return take_rows(hidden, here.gather(1, index))
 
     def _bias(self, decision: Decision, index: Tensor) -> Tensor | None:
         """[B, Q] what is added to the logits towards tokens that stand for several."""
@@ -149,68 +155,72 @@ class Pass:
         return self.setup.method.bias_strength * bias.gather(1, index)
 
     def _arguments(self, stage: Stage, past: Columns | None, hidden: Tensor, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """What the blocks get instead of the model's own. No position ids: with gaps they look like packed sequences."""
+        """What the blocks get instead of the model's own. No position ids: flash takes gaps for packed sequences."""
         queries = stage.valid.shape[1]
-        unseen = stage.valid & ~stage.seen.valid
-        if self.kind == "flash" and bool(unseen.any()):
+        columns = stage.columns
+        if self.kind == "flash":
+            unseen = stage.valid & ~columns.valid
             require(
                 not bool(unseen[:, :-1].any()), "labels", "a word to learn right behind an image",
                 "-100 there with flash attention, which can't compute a dropped token's output; or use 'sdpa'",
             )  # fmt: skip
-        now = Columns(stage.valid, stage.seen.bias) if self.kind == "flash" else stage.seen
-        mask = stage_mask(self.kind, now if past is None else past.then(now), queries, hidden.dtype)
+            columns = Columns(stage.valid, columns.bias)
+        mask = causal_mask(self.kind, columns if past is None else past.then(columns), queries, hidden.dtype)
         tables = kwargs["position_embeddings"]
         if self.setup.positions == "compact":
-            seen = (stage.seen if past is None else past.then(stage.seen)).valid
-            numbers = (seen.long().cumsum(dim=1) - seen.long())[:, -queries:]
+            visible = (stage.columns if past is None else past.then(stage.columns)).valid.long()
+            numbers = (visible.cumsum(dim=1) - visible)[:, -queries:]
             tables = self.setup.text.rotary_emb(hidden, position_ids=numbers.to(hidden.device))
         elif stage.index is not None:
-            tables = tuple(take(table, stage.index) for table in tables)
+            tables = tuple(take_rows(table, stage.index) for table in tables)
         return {"attention_mask": mask, "position_embeddings": tables, "position_ids": None}
 
     # Deciding
 
     def _decide(self, block: int, hidden: Tensor, kwargs: dict[str, Any], past: Columns | None) -> Decision:
         assert self.prefill is not None
-        setup, number = self.setup, len(self.stages)
-        states = self._scout(hidden, kwargs, past) if setup.method.placement == "entry" else hidden
-        rows, look = whereabouts(self.stage.index, self.present), self._look(number, block, states, kwargs, past)
-        gatherer = Gatherer(setup.method, self.prefill, number, states, rows, self.stage.seen, setup.norm(number), look)
+        setup, stage, cut = self.setup, self.stage, len(self.stages)
+        states = self._run_ahead(hidden, kwargs, past) if setup.method.placement == "entry" else hidden
+        rows = row_of_position(stage.index, self.present)
+        attended = self._attended(cut, block, states, kwargs, past)
+        gatherer = Gatherer(setup.method, self.prefill, cut, states, rows, stage.columns, setup.norm(cut), attended)
         before = self.decisions[-1] if self.decisions else None
-        return decide(setup.method, len(self.layers), self.prefill, gatherer, before)
+        return decide(setup.method, len(self.layers), self.prefill, cut, gatherer.signals, states, before)
 
-    def _note(self, block: int, hidden: Tensor, tables: Any) -> None:
-        """Keep what goes into a block for the cut behind it, where the method looks at that block."""
+    def _remember(self, block: int, hidden: Tensor, tables: Any) -> None:
+        """Keep the input of a block whose attention the method reads at the cut behind it."""
         needs = self.setup.method.needs
-        if (needs.attention or needs.keys) and needs.block == "before" and block + 1 in self.setup.looks:
-            self._before = hidden, tables
+        if (needs.attention or needs.keys) and needs.block == "before" and block + 1 in self.setup.reads:
+            self._last_input = hidden, tables
 
-    def _look(self, number: int, cut: int, states: Tensor, kwargs: dict[str, Any], past: Columns | None) -> Look | None:
-        """The block whose attention the method asks for. past: what the block of this cut remembers."""
-        setup, needs, block = self.setup, self.setup.method.needs, self.setup.looks[number]
+    def _attended(
+        self, cut: int, at: int, states: Tensor, kwargs: dict[str, Any], past: Columns | None
+    ) -> BlockInput | None:
+        """The block whose attention the method asks for. at: the block before which it cuts, past: what that one holds"""
+        setup, needs, block = self.setup, self.setup.method.needs, self.setup.reads[cut]
         if not (needs.attention or needs.keys):
             return None
         if needs.block == "after":
             tables = self.stage.arguments.get("position_embeddings", kwargs["position_embeddings"])
-            return Look(self.layers[block], states, tables, past_keys(self.cache, block, past))
-        assert self._before is not None
-        if block == cut and is_pruned(self.cache):  # the block before the cut has run in this pass already
+            return BlockInput(self.layers[block], states, tables, past_keys(self.cache, block, past))
+        assert self._last_input is not None
+        if block == at and is_pruned(self.cache):  # the block before the cut has run in this pass already
             lead = max(first for first in (0, *setup.cuts) if first < block)
-            past = self.cache.layers[lead].columns.each(lambda rows: rows[:, : -states.shape[1]])
-        elif block == cut:
+            past = self.cache.layers[lead].columns.map(lambda rows: rows[:, : -states.shape[1]])
+        elif block == at:
             past = None if self.past is None else Columns(self.past)
-        return Look(self.layers[block - 1], *self._before, past_keys(self.cache, block - 1, past))
+        return BlockInput(self.layers[block - 1], *self._last_input, past_keys(self.cache, block - 1, past))
 
-    def _scout(self, hidden: Tensor, kwargs: dict[str, Any], past: Columns | None) -> Tensor:
-        """States of the block that the method looks at over the whole sequence, leaving the cache alone."""
+    def _run_ahead(self, hidden: Tensor, kwargs: dict[str, Any], past: Columns | None) -> Tensor:
+        """States before the block that the method reads, over the whole sequence, leaving the cache alone."""
         columns = Columns(self.present) if past is None else past.then(Columns(self.present))
-        look = self.setup.looks[0]
-        seen = None if self.cache is None or past is None else glimpse(self.cache, look)
-        mask = stage_mask(self.kind, columns, hidden.shape[1], hidden.dtype)
-        kwargs = kwargs | {"attention_mask": mask, "past_key_values": seen}
+        blocks = self.setup.reads[0]
+        cache = None if self.cache is None or past is None else copy_of_first(self.cache, blocks)
+        mask = causal_mask(self.kind, columns, hidden.shape[1], hidden.dtype)
+        kwargs = kwargs | {"attention_mask": mask, "past_key_values": cache}
         with torch.no_grad():
-            for number, layer in enumerate(self.layers[:look]):
-                self._note(number, hidden, kwargs["position_embeddings"])
+            for number, layer in enumerate(self.layers[:blocks]):
+                self._remember(number, hidden, kwargs["position_embeddings"])
                 hidden = layer.forward(hidden, **kwargs)
                 if self.deep is not None:
                     hidden = self.deep.add(hidden, number, None)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from torch import nn
 
+from divevlm.core.costs import prefill_flops
 from divevlm.core.selection import Trace
 from divevlm.engine.decide import Choice, Decision
 from divevlm.engine.passes import Pass
@@ -26,9 +26,7 @@ class SegmentReport:
     kept: list[int]
     order: list[int]
     visual: int
-    candidates: list[int] = field(
-        default_factory=list, repr=False
-    )  # who competed: what the columns of a trace stand for
+    candidates: list[int] = field(default_factory=list, repr=False)  # in the order of a trace's columns
     trace: Trace | None = None
     note: str = ""  # what the method has to say about its choice
     loop: str = ""  # which of DIVE's loops chose
@@ -92,27 +90,17 @@ class Report:
                 visual["views"] = list(visual["views"])
         return plain
 
-    def to_json(self) -> str:
-        return json.dumps(self.to_dict())
-
     def __str__(self) -> str:
-        kept, visual = (sum(values) for values in zip(*((len(s.kept), s.visual) for s in self.samples), strict=True))
+        kept, visual = sum(len(s.kept) for s in self.samples), sum(s.visual for s in self.samples)
+        last = self.tokens_per_layer[-1]
+        kv_share, flops_share = 100 * self.kv_bytes / self.kv_bytes_full, 100 * self.flops / self.flops_full
         batch = f" in {len(self.samples)} samples" if len(self.samples) > 1 else ""
         loops = {segment.loop for sample in self.samples for segment in sample.segments}
         rows = (
             (self.method, f"kept {kept} of {visual} visual tokens{batch} ({self.budget})"),
-            (
-                "tokens",
-                f"{self.tokens_full} -> {self.tokens_per_layer[-1]} in the last block, mean {self.mean_tokens:.1f}",
-            ),
-            (
-                "KV cache",
-                f"{_bytes(self.kv_bytes_full)} -> {_bytes(self.kv_bytes)} ({_share(self.kv_bytes, self.kv_bytes_full)})",
-            ),
-            (
-                "prefill",
-                f"{_flops(self.flops_full)} -> {_flops(self.flops)} ({_share(self.flops, self.flops_full)}, estimated)",
-            ),
+            ("tokens", f"{self.tokens_full} -> {last} in the last block, mean {self.mean_tokens:.1f}"),
+            ("KV cache", f"{_bytes(self.kv_bytes_full)} -> {_bytes(self.kv_bytes)} ({kv_share:.1f} %)"),
+            ("prefill", f"{_flops(self.flops_full)} -> {_flops(self.flops)} ({flops_share:.1f} %, estimated)"),
             ("selection", f"{self.selection_ms:.2f} ms" + "".join(f", {loop} loop" for loop in sorted(loops) if loop)),
         )
         return "\n".join(f"{name:<10}{text}" for name, text in rows)
@@ -187,17 +175,16 @@ class Costs:
         heads = config.num_attention_heads
         head = getattr(config, "head_dim", None) or config.hidden_size // heads
         self.token_bytes: int = 2 * config.num_key_value_heads * head * item_size
-        linear = [[m for m in layer.modules() if isinstance(m, nn.Linear)] for layer in layers]
-        self.weights = [sum(m.in_features * m.out_features for m in found) for found in linear]
+        self.weights = [
+            sum(m.in_features * m.out_features for m in layer.modules() if isinstance(m, nn.Linear)) for layer in layers
+        ]
         self.width = heads * head
 
     def kv_bytes(self, batch: int, lengths: list[int]) -> int:
         return batch * self.token_bytes * sum(lengths)
 
     def flops(self, batch: int, lengths: list[int]) -> float:
-        """Two operations a weight and token, and the two products of attention; norms and softmax are left out."""
-        per_layer = zip(self.weights, lengths, strict=True)
-        return float(batch * sum(2 * weights * n + 4 * n * n * self.width for weights, n in per_layer))
+        return batch * prefill_flops(lengths, self.weights, self.width)
 
 
 def _bytes(value: float) -> str:
@@ -206,7 +193,3 @@ def _bytes(value: float) -> str:
 
 def _flops(value: float) -> str:
     return f"{value / 1e12:.2f} TFLOP" if value >= 1e11 else f"{value / 1e9:.3g} GFLOP"
-
-
-def _share(part: float, whole: float) -> str:
-    return f"{100 * part / whole:.1f} %"

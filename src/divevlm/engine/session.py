@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from torch import nn
 
-from divevlm.checks import require
+from divevlm.checks import require, whole
 from divevlm.engine.hooks import Hooks
 from divevlm.engine.report import Report
 from divevlm.engine.setup import setup_of
@@ -27,8 +27,7 @@ class Session:
     """
 
     def __init__(self, model: nn.Module, method: Method, history: int = 1) -> None:
-        whole = isinstance(history, int) and not isinstance(history, bool) and history >= 1
-        require(whole, "history", history, "a whole number of at least 1")
+        whole("history", history, 1)
         model = unwrapped(model)
         self.family = family_of(model)
         self.model, self.method = model, method
@@ -41,13 +40,13 @@ class Session:
 
     @property
     def report(self) -> Report:
-        """Of the last prefill: of this thread's own, if it made one."""
-        found = self._hooks.local.report or (self.history[-1] if self.history else None)
-        if found is None:
+        """Of the last prefill: of this thread's own, if it had one."""
+        report = self._hooks.local.report or (self.history[-1] if self.history else None)
+        if report is None:
             raise ValueError(
                 "report must be asked for after a forward pass or generate() with an image, got none so far"
             )
-        return found
+        return report
 
     @property
     def attached(self) -> bool:

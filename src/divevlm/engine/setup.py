@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from divevlm.checks import require
 from divevlm.engine.caches import Pruner
-from divevlm.engine.masks import mask_kind
+from divevlm.engine.sequence import mask_kind
 from divevlm.methods.base import Method
 from divevlm.models.base import Family
 
@@ -23,7 +23,7 @@ class Setup:
     text: Any  # the language model
     method: Method
     cuts: tuple[int, ...]  # before which of its blocks
-    looks: tuple[int, ...]  # the blocks whose states the method sees at each cut
+    reads: tuple[int, ...]  # before which blocks the method reads states, at each cut
     positions: Literal["keep", "compact"]
 
     @property
@@ -36,14 +36,14 @@ class Setup:
         return Pruner(self.method.name, self.cuts, self.positions)
 
     def norm(self, cut: int) -> Callable[[Tensor], Tensor]:
-        """What states pass before the method sees them."""
+        """What states pass before they become signals."""
         if self.method.norm == "none":
             return lambda z: z
-        norm: Any = self.text.norm if self.method.norm == "final" else self.layers[self.looks[cut]].input_layernorm
-        return lambda z: norm.forward(at_home(z, norm))
+        norm: Any = self.text.norm if self.method.norm == "final" else self.layers[self.reads[cut]].input_layernorm
+        return lambda z: norm.forward(beside_weights(z, norm))
 
 
-def at_home(z: Tensor, module: nn.Module) -> Tensor:
+def beside_weights(z: Tensor, module: nn.Module) -> Tensor:
     """z where the weights of a module are. Offloaded weights are nowhere: those modules fetch their input themselves."""
     device = next(module.parameters()).device
     return z if device.type == "meta" else z.to(device)
@@ -51,26 +51,26 @@ def at_home(z: Tensor, module: nn.Module) -> Tensor:
 
 def setup_of(model: Any, family: Family, method: Method) -> Setup:
     text = family.at(model, family.text)
-    looks = method.blocks(len(text.layers), family.default_layer)
+    reads = method.blocks(len(text.layers), family.default_layer)
     grid = "mrope_section" in (getattr(text.config, "rope_parameters", None) or {})  # positions are a grid
-    _check_method(method, looks, len(text.layers) - 1)
+    _check_method(method, reads, len(text.layers) - 1)
     _check_model(model, text)
     require(
         not (grid and method.positions == "compact"),
         "positions", "compact", f"'keep' for {family.name}, whose positions are a grid",
     )  # fmt: skip
     positions = method.positions or ("keep" if grid else method.default_positions)
-    return Setup(text, method, (0,) if method.placement == "entry" else looks, looks, positions)
+    return Setup(text, method, (0,) if method.placement == "entry" else reads, reads, positions)
 
 
-def _check_method(method: Method, looks: tuple[int, ...], last: int) -> None:
+def _check_method(method: Method, reads: tuple[int, ...], last: int) -> None:
     needs, name = method.needs, method.name
-    require(max(looks) <= last, "layer", max(looks), f"a block number from 0 to {last}")
-    looks_back = needs.block == "before" and (needs.attention is not None or needs.keys)
+    require(max(reads) <= last, "layer", max(reads), f"a block number from 0 to {last}")
+    reads_back = needs.block == "before" and (needs.attention is not None or needs.keys)
     allowed = f"at least 1 for {name}, which looks at the block before"
-    require(not looks_back or looks[0] > 0, "layer", looks[0], allowed)
+    require(not reads_back or reads[0] > 0, "layer", reads[0], allowed)
     entry = method.placement == "entry"
-    require(not (entry and len(looks) > 1), "placement", "entry", f"'layer' for the {len(looks)} cuts of {name}")
+    require(not (entry and len(reads) > 1), "placement", "entry", f"'layer' for the {len(reads)} cuts of {name}")
 
 
 def _check_model(model: Any, text: Any) -> None:

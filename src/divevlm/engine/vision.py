@@ -1,10 +1,11 @@
-"""What the vision tower thought of each visual token: saliency, keys, features."""
+"""Signals of the vision tower for each visual token: saliency, keys, features."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
@@ -13,17 +14,16 @@ import torch
 from torch import Tensor, nn
 
 from divevlm.engine.patches import Hook, bound
-from divevlm.engine.setup import at_home
+from divevlm.engine.setup import beside_weights
 from divevlm.methods.base import Vision
 from divevlm.models.base import Family, Heads
 
-PER_TOKEN = ("tile", "owner", "saliency", "first_saliency", "keys", "features")
 CHUNK = 512  # queries at once where every row of a map is needed
 
 
 @dataclass(frozen=True)
-class Seen:
-    """One pass of a tower block."""
+class BlockRun:
+    """A call of a tower block."""
 
     block: nn.Module
     given: dict[str, Any]  # its arguments
@@ -37,15 +37,15 @@ class Seen:
 
 @dataclass
 class Encoding:
-    """One call of get_image_features or get_video_features under way: what was seen of the tower, or thinned out in it."""
+    """A call of get_image_features or get_video_features under way: runs of tower blocks, and what is left of the rows."""
 
-    first: list[Seen] = field(default_factory=list)
-    used: list[Seen] = field(default_factory=list)
-    thinned: Any = None
+    first: list[BlockRun] = field(default_factory=list)
+    used: list[BlockRun] = field(default_factory=list)
+    reduced: Any = None
 
 
 class Tower:
-    """Looks at the tower's first block and at the one whose features are used, while images are encoded."""
+    """Records the tower's first block and the one whose features are used, while images are encoded."""
 
     def __init__(self, family: Family, model: Any, wanted: tuple[str, ...]) -> None:
         self.family, self.model, self.wanted = family, model, wanted
@@ -59,8 +59,8 @@ class Tower:
                 now = encoding()
                 if now is not None and output is not None:
                     output = output[0] if isinstance(output, tuple) else output
-                    seen = Seen(block, bound(block, args, kwargs), output if output.dim() == 3 else output[None])
-                    getattr(now, name).append(seen)
+                    run = BlockRun(block, bound(block, args, kwargs), output if output.dim() == 3 else output[None])
+                    getattr(now, name).append(run)
 
             return Hook(hook)
 
@@ -73,52 +73,47 @@ class Tower:
     def tokens(self, kind: str, given: Mapping[str, Any], encoding: Encoding) -> Vision:
         """Of all visual tokens of a call, in the order of their features."""
         with torch.no_grad():
-            first, used = self._per_tile(encoding.first, "first"), self._per_tile(encoding.used, "used")
-        parts = (
-            {"tile": used.pop("tile")}
-            | used
-            | {f"first_{name}": part for name, part in first.items() if name != "tile"}
-        )
+            parts = self._per_tile(encoding)
         cls = parts.pop("cls", None)
         widths = [part.shape[-1] for part in parts.values()]
         arranged = self.family.arrange(self.model, kind, given, torch.cat(list(parts.values()), dim=-1).contiguous())
-        found = dict(zip(parts, arranged.split(widths, dim=-1), strict=True))
-        flat = {
-            name: part[:, 0] if name.endswith("saliency") else part for name, part in found.items() if name != "tile"
-        }
+        values = dict(zip(parts, arranged.split(widths, dim=-1), strict=True))
+        tile = values.pop("tile")[:, 0].round().long()
+        values = {name: value[:, 0] if name.endswith("saliency") else value for name, value in values.items()}
         project = None
         if not self.family.pools and kind == "image":
             project = partial(self._project, dtype=encoding.used[0].output.dtype)
-        return Vision(found["tile"][:, 0].round().long(), **flat, cls=cls, project=project)
+        return Vision(tile, **values, cls=cls, project=project)
 
-    def _per_tile(self, passes: list[Seen], name: str) -> dict[str, Tensor]:
+    def _per_tile(self, encoding: Encoding) -> dict[str, Tensor]:
         """[tiles, patches, c] of each quantity; "cls" is [tiles, d_v]."""
-        if not passes:
-            return {}
-        found: dict[str, list[Tensor]] = {}
+        parts: dict[str, list[Tensor]] = defaultdict(list)
         tiles = 0
-        for seen in passes:
-            heads = self.family.tower_heads(seen.block, seen.hidden, seen.given)
-            part = {"tile": self._tiles(seen, tiles)}
-            tiles += len(seen.hidden)
-            if name == "first" or "saliency" in self.wanted:
-                part["saliency"] = saliency(heads, self.cls, seen.given)
-            if name == "used" and "keys" in self.wanted:
-                part["keys"] = heads.keys.float().mean(dim=1)[:, self.cls :]
-            if name == "used" and "features" in self.wanted:
-                part["features"] = seen.output.float()[:, self.cls :]
+        for run in encoding.used:
+            heads = self._heads(run)
+            parts["tile"].append(self._tiles(run, tiles))
+            tiles += len(run.hidden)
+            if "saliency" in self.wanted:
+                parts["saliency"].append(saliency(heads, self.cls, run.given))
+            if "keys" in self.wanted:
+                parts["keys"].append(heads.keys.float().mean(dim=1)[:, self.cls :])
+            if "features" in self.wanted:
+                parts["features"].append(run.output.float()[:, self.cls :])
                 if self.cls:
-                    part["cls"] = seen.output.float()[:, 0]
-            for key, value in part.items():
-                found.setdefault(key, []).append(value)
-        return {key: torch.cat(values) for key, values in found.items()}
+                    parts["cls"].append(run.output.float()[:, 0])
+        for run in encoding.first:
+            parts["first_saliency"].append(saliency(self._heads(run), self.cls, run.given))
+        return {name: torch.cat(values) for name, values in parts.items()}
 
-    def _tiles(self, seen: Seen, start: int) -> Tensor:
+    def _heads(self, run: BlockRun) -> Heads:
+        return self.family.tower_heads(run.block, run.hidden, run.given)
+
+    def _tiles(self, run: BlockRun, start: int) -> Tensor:
         """[tiles, patches, 1] number of the tower input; of packed inputs, of the segment."""
-        tiles, rows = seen.hidden.shape[:2]
-        bounds = seen.given.get("cu_seqlens")
+        tiles, rows = run.hidden.shape[:2]
+        bounds = run.given.get("cu_seqlens")
         if bounds is None:
-            number = torch.arange(start, start + tiles, device=seen.hidden.device)[:, None].expand(-1, rows - self.cls)
+            number = torch.arange(start, start + tiles, device=run.hidden.device)[:, None].expand(-1, rows - self.cls)
         else:
             number = torch.searchsorted(bounds[1:], torch.arange(rows, device=bounds.device), right=True)[None]
         return number.float()[..., None]
@@ -126,7 +121,7 @@ class Tower:
     def _project(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
         """dtype: what the tower computes in; of quantised weights theirs would be another."""
         projector = self.family.at(self.model, self.family.projector)
-        projected: Tensor = projector.forward(at_home(rows, projector).to(dtype))
+        projected: Tensor = projector.forward(beside_weights(rows, projector).to(dtype))
         return projected
 
 
@@ -155,18 +150,6 @@ def _softmax(logits: Tensor, mask: Tensor | None, row: int) -> Tensor:
     return logits.softmax(dim=-1)
 
 
-def picked(vision: Vision, tokens: Tensor) -> Vision:
-    """Of these tokens only."""
-    if vision.owner is not None:  # counted within the candidates: a sample's images lie side by side
-        owner = vision.owner[tokens.to(vision.owner.device)]
-        vision = replace(vision, owner=None)
-        return replace(picked(vision, tokens), owner=torch.searchsorted(tokens.to(owner.device), owner))
-    own = {f.name: getattr(vision, f.name) for f in fields(vision)}
-    return Vision(
-        **{name: v[tokens.to(v.device)] if name in PER_TOKEN and v is not None else v for name, v in own.items()}
-    )
-
-
 def joined(parts: Mapping[str, Vision]) -> Vision:
     """Images and videos of a batch, one behind the other."""
     if len(parts) == 1:
@@ -175,28 +158,27 @@ def joined(parts: Mapping[str, Vision]) -> Vision:
     for part in parts.values():
         tiles.append(part.tile + shift)
         shift += int(part.tile.max()) + 1 if part.cls is None else len(part.cls)
-    found: dict[str, Any] = {}
-    for name in (*PER_TOKEN[1:], "cls"):
-        values = [getattr(part, name) for part in parts.values()]
-        found[name] = None if values[0] is None else torch.cat(values)
-    return Vision(torch.cat(tiles), **found)
+    values: dict[str, Any] = {}
+    for name in {*Vision.PER_TOKEN, "cls"} - {"tile"}:
+        of_parts = [getattr(part, name) for part in parts.values()]
+        values[name] = None if of_parts[0] is None else torch.cat(of_parts)
+    return Vision(torch.cat(tiles), **values)
 
 
-def per_row(sizes: Mapping[str, int], ids: Tensor, kinds: Mapping[str, int]) -> list[Tensor]:
+def tokens_of_rows(parts: Mapping[str, Vision], ids: Tensor, kinds: Mapping[str, int]) -> list[Tensor]:
     """For each row of ids [B, S], which of the joined tokens stand in it, in order. Beams repeat rows: so do these.
 
-    sizes: how many tokens of each kind there are, kinds: its placeholder.
+    kinds: the placeholder of each kind
     """
     numbers = torch.zeros_like(ids)
+    visual = torch.zeros_like(ids, dtype=torch.bool)
     offset = 0
-    for kind, size in sizes.items():
+    for kind, part in parts.items():
         here = ids == kinds[kind]
-        repeats = max(1, int(here.sum()) // max(1, size))
+        visual |= here
+        repeats = max(1, int(here.sum()) // max(1, len(part.tile)))
         for row in range(0, len(ids), repeats):
-            count = int(here[row].sum())
-            numbers[row : row + repeats][here[row : row + repeats]] = torch.arange(offset, offset + count).repeat(
-                repeats
-            )
+            beams, count = slice(row, row + repeats), int(here[row].sum())
+            numbers[beams][here[beams]] = torch.arange(offset, offset + count).repeat(repeats)
             offset += count
-    visual = torch.stack([ids == kinds[kind] for kind in sizes]).any(dim=0)
     return [row[mask] for row, mask in zip(numbers, visual, strict=True)]

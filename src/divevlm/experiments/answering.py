@@ -15,9 +15,9 @@ from torch.nn import functional
 from divevlm.core.metrics import redundancy
 from divevlm.core.selection import Selection
 from divevlm.engine import Session
-from divevlm.engine.once import Once
 from divevlm.engine.report import Costs, Report
 from divevlm.experiments.prompts import batch
+from divevlm.experiments.shared_prefix import SharedPrefix
 from divevlm.experiments.tasks import Item, right
 from divevlm.methods import Method
 from divevlm.methods.base import Signals
@@ -49,7 +49,7 @@ class Answerer:
     def __init__(self, model: Any, processor: Any, shared: bool = True) -> None:
         self.model, self.processor = model, processor
         self.family = family_of(model).name
-        self.once = Once(model) if shared else None
+        self.once = SharedPrefix(model) if shared else None
         layers = family_of(model).at(model, family_of(model).text).layers
         self.costs = Costs(model.config.get_text_config(), layers, model.dtype.itemsize)
         self.report: Report | None = None  # of the last pass with teacher forcing

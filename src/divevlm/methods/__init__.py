@@ -1,4 +1,4 @@
-"""One file a method: what it looks at, where it cuts, whom it keeps."""
+"""One file a method: what it reads, where it cuts, which candidates it keeps."""
 
 from __future__ import annotations
 
@@ -38,30 +38,38 @@ METHODS.add("downsample", "divevlm.methods.downsample:Downsample")
 
 
 def method_of(method: str | Method, keep: int | float | Budget | None, options: dict[str, Any]) -> Method:
-    """A method by name with its settings, or one that is ready."""
+    """A method by its name, which may bring settings ("dive:eta=0.5"), with further settings; or one that is ready."""
     if isinstance(method, Method):
-        if keep is not None or options:
-            given = sorted(options) + ["keep"] * (keep is not None)
+        given = sorted(options) + ["keep"] * (keep is not None)
+        if given:
             raise ValueError(
                 f"options must be set on the {method.name} object itself, got {', '.join(given)} beside it"
             )
         return method
     if not isinstance(method, str):
         raise ValueError(f"method must be a name or a Method object, got {type(method).__name__}")
-    kind = METHODS.get(method)
+    name, settings = parse(method)
+    twice = sorted(set(settings) & set(options))
+    if twice:
+        raise ValueError(f"options must be given once, got {', '.join(twice)} beside {method!r}")
+    return _built(name, keep, settings | options)
+
+
+def _built(name: str, keep: int | float | Budget | None, settings: dict[str, Any]) -> Method:
+    kind = METHODS.get(name)
     allowed = sorted(f.name for f in fields(kind) if f.init and f.name != "keep")
-    unknown = sorted(set(options) - set(allowed))
+    unknown = sorted(set(settings) - set(allowed))
     if unknown:
-        raise ValueError(f"options of {method} must be among {', '.join(allowed)}, got {', '.join(unknown)}")
-    for option, value in options.items():
-        _check_kind(method, option, value, get_type_hints(kind)[option])
+        raise ValueError(f"options of {name} must be among {', '.join(allowed)}, got {', '.join(unknown)}")
+    for setting, value in settings.items():
+        _check_kind(name, setting, value, get_type_hints(kind)[setting])
     if keep is None:
-        raise ValueError(f"keep must be a count of at least 1 or a share in (0, 1], got None for {method}")
-    return kind(keep=keep, **options)
+        raise ValueError(f"keep must be a count of at least 1 or a share in (0, 1], got None for {name}")
+    return kind(keep=keep, **settings)
 
 
 def _check_kind(method: str, option: str, value: Any, hint: Any) -> None:
-    """Numbers, words, yes or no; which numbers and words, the method itself says."""
+    """Refuse a value that the field's type does not allow: numbers, words, yes or no. The method checks the rest."""
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     known = {bool: (bool,), int: (int,), float: (int, float), str: (str,), NoneType: (NoneType,)}
     kinds = tuple(str if get_origin(kind) is Literal else kind for kind in kinds)

@@ -1,29 +1,34 @@
-"""What a method is: settings, where it cuts, and who it keeps."""
+"""What a method is: its settings, where it cuts, what it may read, and which candidates it keeps."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from divevlm.budget import Budget, Scope
 from divevlm.checks import require
 from divevlm.core.selection import Selection
 
+Norm = Literal["final", "next", "none"]
+Positions = Literal["keep", "compact"]
+Stage = Literal["vision tower", "before the LLM", "LLM block"]
+
 
 @dataclass(frozen=True)
 class Needs:
-    """What the engine is to gather for a method beyond hidden states; nothing of it is computed for others.
+    """What the engine gathers for a method beyond hidden states; what is not asked for is not computed.
 
     attention  rows of the attention map of one block: of the "last" prompt token or of every "text" token
     keys       that block's keys, after RoPE
-    block      which block: the one that ran just "before" the cut (FastV, SparseVLM, DART), or the one "after" it (PDrop)
+    block      which block: the last one "before" the cut (FastV, SparseVLM, DART), or the first one "after" it (PDrop)
     embeds     the rows that entered the language model
     gravity    what RoPE alone does to the logits of that block (SparseVLM+)
-    vision     what the vision tower thought: any of "saliency", "first_saliency", "keys", "features"
+    vision     of the vision tower: any of "saliency", "first_saliency", "keys", "features"
     """
 
     attention: Literal["last", "text"] | None = None
@@ -36,7 +41,7 @@ class Needs:
 
 @dataclass
 class Vision:
-    """Of the vision tower, for each candidate token (pooled as the model pools its features). All float32.
+    """Of the vision tower, for each candidate (pooled as the model pools its features). All float32.
 
     saliency  attention of CLS (mean over heads) at the block whose features are used; without CLS: attention received,
               mean over heads and queries. first_saliency: the same of block 0.
@@ -45,27 +50,33 @@ class Vision:
     tile: Tensor  # [n] which tower input (image, tile, frame of the batch) it comes from
     saliency: Tensor | None = None  # [n]
     first_saliency: Tensor | None = None  # [n]
-    owner: Tensor | None = None  # [n] of a method that thins out the tower: the token whose row each one went into
+    owner: Tensor | None = None  # [n] of a method that works in the tower: the candidate whose row each one went into
     keys: Tensor | None = None  # [n, head_dim] mean over heads, before any rotation
     features: Tensor | None = None  # [n, d_v] output of that block, before projection
     cls: Tensor | None = None  # [tiles, d_v] its CLS rows; None where the tower has none
     project: Callable[[Tensor], Tensor] | None = None  # [r, d_v] -> [r, d]; None where rows are pooled on their way
 
+    PER_TOKEN: ClassVar = ("tile", "saliency", "first_saliency", "owner", "keys", "features")
+
+    def of(self, tokens: Tensor) -> Vision:
+        """Of these candidates only. tokens: [r], ascending where there is an owner, which is then counted within them"""
+        some = replace(self, **_rows(self, self.PER_TOKEN, tokens))
+        if some.owner is not None:
+            some.owner = torch.searchsorted(tokens.to(some.owner.device), some.owner)
+        return some
+
 
 @dataclass
 class Signals:
-    """What a method may look at, for tokens that compete with each other. Rows of `visual` are the candidates.
+    """What a method may read of candidates that compete with each other. What it does not need is None."""
 
-    What is not in the method's `needs` is None.
-    """
-
-    visual: Tensor  # [n, d] hidden states at the cut, normed as the method asks
+    visual: Tensor  # [n, d] hidden states of the candidates at the cut, normed as the method asks
     text: Tensor  # [M, d] the same of the prompt
     cells: Tensor  # [n, 3] frame, row, column of each candidate
     budget: Budget
     cut: int = 0  # which of the method's cuts this is
     views: Tensor | None = None  # [n] which view of its image
-    total: int = 0  # how many they were before any cut
+    total: int = 0  # how many candidates there were before any cut
     hidden: Tensor | None = None  # [n, d] hidden states as they are
     ids: Tensor | None = None  # [M] token ids of the prompt
     later: Tensor | None = None  # [M] bool: prompt tokens behind the last visual token of the sample
@@ -75,13 +86,28 @@ class Signals:
     visual_embeds: Tensor | None = None  # [n, d]
     text_embeds: Tensor | None = None  # [M, d]
     all_embeds: Tensor | None = None  # [total, d] visual_embeds of all candidates before any cut
-    gravity: Tensor | None = None  # [M, n] RoPE's own product of prompt and visual positions (core/raters.py)
+    gravity: Tensor | None = None  # [M, n] RoPE's own product of prompt and visual positions (core/sparsevlm.py)
     vision: Vision | None = None
+
+    PER_TOKEN: ClassVar = ("visual", "cells", "views", "hidden", "visual_keys", "visual_embeds")
+
+    def of(self, tokens: Tensor) -> Signals:
+        """Of these candidates only. tokens: [r]"""
+        some = replace(self, **_rows(self, self.PER_TOKEN, tokens))
+        some.attention = None if self.attention is None else self.attention[..., tokens.to(self.attention.device)]
+        some.gravity = None if self.gravity is None else self.gravity[..., tokens.to(self.gravity.device)]
+        some.vision = None if self.vision is None else self.vision.of(tokens)
+        return some
+
+
+def _rows(of: Signals | Vision, names: Sequence[str], tokens: Tensor) -> dict[str, Any]:
+    given = {name: getattr(of, name) for name in names}
+    return {name: value[tokens.to(value.device)] for name, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method(ABC):
-    """Settings that every method has.
+    """A pruning method, with the settings that every method has.
 
     keep       how many visual tokens: a count, a share in (0, 1] or a Budget
     scope      of what: each "image" (default), "sample", "view" or "frame"
@@ -98,28 +124,37 @@ class Method(ABC):
     keep: int | float | Budget
     scope: Scope | None = None
     layer: int | None = None
-    norm: Literal["final", "next", "none"] = "final"
-    positions: Literal["keep", "compact"] | None = None
+    norm: Norm = "final"
+    positions: Positions | None = None
     placement: Literal["layer", "entry"] = "layer"
     newlines: Literal["keep", "drop"] = "keep"
     proportional: bool | float | Literal["uniform"] = False
-    budget: Budget = field(init=False, repr=False)
 
     name: ClassVar[str]
-    needs: ClassVar[Needs] = Needs()
-    default_layer: ClassVar[int | None] = None  # before which block it cuts if not told; None = the family's default
-    # what `positions=None` means; families with positions on a grid always keep them
-    default_positions: ClassVar[Literal["keep", "compact"]] = "keep"
-    # for the table of methods: authors and venue, where it chooses, what it looks at, what it does, what choosing costs
+    default_layer: ClassVar[int | None] = None  # what `layer=None` means; None = the family's default
+    # for the table of methods: authors and venue, where it chooses, what it reads and does, what choosing costs
     paper: ClassVar[str] = ""
-    stage: ClassVar[Literal["vision tower", "before the LLM", "LLM block"]] = "LLM block"
+    stage: ClassVar[Stage] = "LLM block"
     reads_text: ClassVar[bool] = False
     merges: ClassVar[bool] = False
     cost: ClassVar[str] = ""
-    families: ClassVar[tuple[str, ...] | None] = None  # where it makes sense; None = everywhere
+
+    @property
+    def needs(self) -> Needs:
+        """What the engine gathers for it; most methods say it as a class attribute: `needs = Needs(keys=True)`."""
+        return Needs()
+
+    @property
+    def default_positions(self) -> Positions:
+        """What `positions=None` means; families whose positions are a grid always keep them. Often a class attribute."""
+        return "keep"
+
+    @property
+    def budget(self) -> Budget:
+        return Budget.of(self.keep, self.scope)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "budget", Budget.of(self.keep, self.scope))
+        Budget.of(self.keep, self.scope)
         whole = self.layer is None or (
             isinstance(self.layer, int) and not isinstance(self.layer, bool) and self.layer >= 0
         )
@@ -155,21 +190,13 @@ class Method(ABC):
         return {}
 
     def in_tower(self, plain: bool) -> bool:
-        """Whether it works inside the vision tower, too. plain: there patches are visual tokens, one each."""
+        """Whether it works inside the vision tower, too (methods/tower.py). plain: there patches are visual tokens, one each."""
         return False
-
-    def smaller(self, pixels: Tensor, patch: int) -> Tensor:
-        """In the tower: the images as it is to see them. pixels: [tiles, channels, height, width]"""
-        return pixels
-
-    def thinned(self, blocks: int, tokens: int) -> list[int]:
-        """In the tower: how many rows each block merges away."""
-        return [0] * blocks
 
     @abstractmethod
     def select(self, groups: Sequence[Signals], keeps: Sequence[int]) -> list[Selection]:
-        """Who is kept in each group of competing tokens; indices count within the group. A method that merges says by
-        `Selection.rows` what goes on instead."""
+        """The kept candidates of each group, counted within the group. A method that merges says by `Selection.rows` what
+        goes on instead."""
 
 
 CHOICES = {

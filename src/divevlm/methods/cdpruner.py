@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,18 +31,13 @@ class CDPruner(Apart):
                                 embeddings; r itself with CLIP, as released
     """
 
-    norm: Literal["final", "next", "none"] = "none"
     text_model: Any = field(default=None, repr=False, compare=False)
     text_tokenizer: Any = field(default=None, repr=False, compare=False)
     tokenizer: Any = field(default=None, repr=False, compare=False)
     theta: float | None = None
 
     name = "cdpruner"
-    needs = Needs(embeds=True)
-    default_layer = 0
-    default_positions = "compact"
     paper = "Zhang et al., NeurIPS 2025"
-    stage = "before the LLM"
     reads_text = True
     cost = "O(N² d + K² N)"
 
@@ -57,8 +52,10 @@ class CDPruner(Apart):
             given,
             "given with text_tokenizer and tokenizer, or none of them",
         )
-        if self.text_model is not None:
-            object.__setattr__(self, "needs", Needs(vision=("features",)))
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(embeds=True) if self.text_model is None else Needs(vision=("features",))
 
     def choose(self, signals: Signals, keep: int) -> Selection:
         if self.text_model is not None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
 
 import torch
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from divevlm.core.rule import Rule
@@ -35,27 +36,32 @@ class DIVE(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._rule()
+        self.rule()  # checks the settings
 
-    def _rule(self) -> Rule:
+    def rule(self) -> Rule:
         return Rule(self.lam, self.eta, self.top_h, self.updates, self.feedback, self.score)
 
     def select(self, groups: Sequence[Signals], keeps: Sequence[int]) -> list[Selection]:
         if self.centre:
             groups = [replace(g, visual=g.visual - g.visual.mean(0), text=g.text - g.text.mean(0)) for g in groups]
-        settings = {
-            name: getattr(self, name) for name in ("lam", "eta", "top_h", "updates", "feedback", "score", "trace")
-        }
-        if groups[0].visual.device.type == "cpu" or self.budget.energy is not None:
-            budgets = [self.budget if self.budget.energy is not None else keep for keep in keeps]
-            return [select(g.visual, g.text, keep, **settings) for g, keep in zip(groups, budgets, strict=True)]  # type: ignore[misc]
-        x, q = (pad_sequence([getattr(g, name) for g in groups], batch_first=True) for name in ("visual", "text"))
-        valid_x, valid_q = (
-            torch.arange(z.shape[1], device=z.device)
-            < torch.tensor([len(getattr(g, n)) for g in groups], device=z.device)[:, None]
-            for n, z in (("visual", x), ("text", q))
-        )
-        return list(select(x, q, list(keeps), valid_x=valid_x, valid_q=valid_q, **settings))  # type: ignore[arg-type]
+        if self.budget.energy is not None:
+            return [self._select(group.visual, group.text, self.budget) for group in groups]
+        if groups[0].visual.device.type == "cpu":
+            return [self._select(group.visual, group.text, k) for group, k in zip(groups, keeps, strict=True)]
+        x, valid_x = padded([group.visual for group in groups])  # an accelerator takes all groups in one loop
+        q, valid_q = padded([group.text for group in groups])
+        return list(self._select(x, q, list(keeps), valid_x=valid_x, valid_q=valid_q))
+
+    def _select(self, x: Tensor, q: Tensor, keep: Any, **masks: Any) -> Any:
+        """A Selection of states [n, d], Selections of [B, n, d]."""
+        return select(x, q, keep, trace=self.trace, **asdict(self.rule()), **masks)
+
+
+def padded(states: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """[B, n, d] with zeros behind the shorter ones, and [B, n] bool: which rows are real."""
+    batch = pad_sequence(list(states), batch_first=True)
+    lengths = torch.tensor([len(rows) for rows in states], device=batch.device)
+    return batch, torch.arange(batch.shape[1], device=batch.device) < lengths[:, None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +83,7 @@ class NoVisual(DIVE):
 
 @dataclass(frozen=True, kw_only=True)
 class NoUpdate(DIVE):
-    """The paper's "No update": the ranking of the initial scores."""
+    """Frozen scores, the paper's "No update": the ranking of the initial scores."""
 
     updates: int | None = 0
     name = "dive-no-update"

@@ -1,11 +1,11 @@
-"""What the comparison methods share: one group of tokens at a time, a fixed number of them."""
+"""What most methods share: one group of candidates at a time, and a fixed number of them that is kept."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -13,12 +13,12 @@ from torch import Tensor
 from divevlm.checks import require
 from divevlm.core.selection import Selection
 from divevlm.core.top import top_k
-from divevlm.methods.base import Method, Signals
+from divevlm.methods.base import Method, Norm, Signals, Stage
 
 
 @dataclass(frozen=True, kw_only=True)
 class Each(Method):
-    """A method that decides on each group by itself."""
+    """A method that decides on each group of candidates by itself."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -37,7 +37,7 @@ class Each(Method):
 
     @abstractmethod
     def choose(self, signals: Signals, keep: int) -> Selection:
-        """Fewer than there are: 1 <= keep < n."""
+        """Keep some of the candidates: 1 <= keep < n."""
 
     def given(self, signal: Tensor | None, what: str) -> Tensor:
         """A signal that the method can't do without."""
@@ -46,12 +46,23 @@ class Each(Method):
         return signal
 
     def tower(self, signals: Signals, name: Literal["saliency", "first_saliency", "keys", "features"]) -> Tensor:
-        """What the vision tower thought, beside the hidden states. [n] or [n, c]"""
-        found = None if signals.vision is None else getattr(signals.vision, name)
-        return self.given(found, f"{name} of a vision tower").to(signals.visual.device)
+        """A signal of the vision tower, on the device of the hidden states. [n] or [n, c]"""
+        signal = None if signals.vision is None else getattr(signals.vision, name)
+        return self.given(signal, f"{name} of a vision tower").to(signals.visual.device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BeforeLLM(Each):
+    """A method that cuts in front of the first block, on rows as they are; kept tokens are numbered anew."""
+
+    norm: Norm = "none"
+
+    default_layer = 0
+    default_positions = "compact"
+    stage: ClassVar[Stage] = "before the LLM"
 
 
 def ranked(scores: Tensor, keep: int) -> Selection:
-    """The `keep` best tokens by their scores [n]."""
+    """The `keep` candidates with the highest scores [n]."""
     order = top_k(scores, keep)
     return Selection(order, scores[order])

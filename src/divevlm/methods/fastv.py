@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from divevlm.core.selection import Selection
-from divevlm.methods.base import Needs, Signals
+from divevlm.methods.base import Needs, Norm, Signals
 from divevlm.methods.each import Each, ranked
 
 
@@ -14,7 +13,7 @@ from divevlm.methods.each import Each, ranked
 class FastV(Each):
     """The tokens that the last prompt token attends to most, mean over heads, in the block before the cut."""
 
-    norm: Literal["final", "next", "none"] = "none"
+    norm: Norm = "none"
 
     name = "fastv"
     needs = Needs(attention="last")

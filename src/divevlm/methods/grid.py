@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from divevlm.budget import divide
-from divevlm.core.lattice import bins, centres, runs
+from divevlm.core.bins import bin_centres, grid_bins, sequence_bins
 from divevlm.core.selection import Selection
 from divevlm.methods.base import Signals
 from divevlm.methods.each import Each
@@ -25,7 +25,7 @@ class Grid(Each):
     def choose(self, signals: Signals, keep: int) -> Selection:
         bin_of = rectangles(signals, keep)
         cells = signals.cells.cpu()
-        order = centres(bin_of, cells[:, 1], cells[:, 2]).to(signals.visual.device)
+        order = bin_centres(bin_of, cells[:, 1], cells[:, 2]).to(signals.visual.device)
         return Selection(order, torch.ones(keep, device=order.device))
 
 
@@ -38,7 +38,7 @@ def rectangles(signals: Signals, keep: int) -> Tensor:
     sizes = torch.bincount(unit).tolist()
     places = divide(keep, sizes)
     if 0 in places:  # fewer places than views or frames
-        return runs(n, keep)
+        return sequence_bins(n, keep)
     found = torch.zeros(n, dtype=torch.long)
     start = 0
     for number, (size, place) in enumerate(zip(sizes, places, strict=True)):
@@ -47,6 +47,6 @@ def rectangles(signals: Signals, keep: int) -> Tensor:
         rows, columns = (int(side) + 1 for side in at.amax(dim=0))
         reading = at[:, 0] * columns + at[:, 1]
         full = rows * columns == size and bool((reading.sort().values == torch.arange(size)).all())
-        found[members] = start + (bins(rows, columns, place)[reading] if full else runs(size, place))
+        found[members] = start + (grid_bins(rows, columns, place)[reading] if full else sequence_bins(size, place))
         start += place
     return found

@@ -12,11 +12,11 @@ from divevlm.core.crops import crop_places, crop_scores, crop_sizes
 from divevlm.core.selection import Rows, Selection
 from divevlm.core.top import top_k
 from divevlm.methods.base import Needs, Signals
-from divevlm.methods.each import Each
+from divevlm.methods.each import BeforeLLM
 
 
 @dataclass(frozen=True, kw_only=True)
-class HoloV(Each):
+class HoloV(BeforeLLM):
     """Runs of tokens ("crops") get places by attention and variety; within each the most attended tokens stay.
 
     crops     how many; None: int(1024 / 576 N / K), 16 for 64 of 576
@@ -25,17 +25,13 @@ class HoloV(Each):
               input order where all of it stays), and a crop of one token weighs a thousandth of what others do
     """
 
-    norm: Literal["final", "next", "none"] = "none"
     crops: int | None = None
     rescale: Literal["crop", "all"] = "crop"
     faithful: bool = False
 
     name = "holov"
     needs = Needs(vision=("saliency",))
-    default_layer = 0
-    default_positions = "compact"
     paper = "Zou et al., NeurIPS 2025"
-    stage = "before the LLM"
     cost = "O(N² d / P)"
 
     def __post_init__(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from divevlm.core.coverage import greedy_coverage
 from divevlm.core.selection import Selection
 from divevlm.core.top import unit
 from divevlm.methods.base import Needs, Signals
-from divevlm.methods.views import PerView, part
+from divevlm.methods.views import PerView
 from divevlm.methods.words import content_rows, word_ids
 
 
@@ -32,7 +32,6 @@ class MMTok(PerView):
                         patches that lie wholly in them take no part, as the authors have it on LLaVA-1.5
     """
 
-    norm: Literal["final", "next", "none"] = "none"
     tokenizer: Any = field(default=None, repr=False, compare=False)
     embeddings: Any = field(default=None, repr=False, compare=False)
     alpha: float = 0.5
@@ -42,10 +41,7 @@ class MMTok(PerView):
 
     name = "mmtok"
     needs = Needs(embeds=True, vision=("features",))
-    default_layer = 0
-    default_positions = "compact"
     paper = "Dong et al., ICLR 2026"
-    stage = "before the LLM"
     reads_text = True
     cost = "O(K (M + N) N)"
 
@@ -70,8 +66,8 @@ class MMTok(PerView):
     def choose_view(self, signals: Signals, keep: int) -> Selection:
         inside = self._inside(signals)
         if len(inside) < len(signals.visual) and len(inside) >= keep:
-            found = self._covering(part(signals, inside), keep)
-            return replace(found, order=inside[found.order])
+            selection = self._covering(signals.of(inside), keep)
+            return replace(selection, order=inside[selection.order])
         return self._covering(signals, keep)
 
     def _inside(self, signals: Signals) -> Tensor:

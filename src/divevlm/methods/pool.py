@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
+from divevlm.core.bins import bin_centres
 from divevlm.core.cluster import means
-from divevlm.core.lattice import centres
 from divevlm.core.selection import Rows, Selection
 from divevlm.methods.base import Signals
-from divevlm.methods.each import Each
+from divevlm.methods.each import BeforeLLM
 from divevlm.methods.grid import rectangles
+from divevlm.methods.rows import in_input_order
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pool(Each):
+class Pool(BeforeLLM):
     """The means of K even rectangles of neighbouring tokens, each at the place of its middle token."""
 
-    norm: Literal["final", "next", "none"] = "none"
-
     name = "pool"
-    default_layer = 0
-    default_positions = "compact"
     paper = "baseline"
-    stage = "before the LLM"
     merges = True
     cost = "O(N d)"
 
@@ -33,10 +28,9 @@ class Pool(Each):
         hidden = self.given(signals.hidden, "hidden states")
         bin_of = rectangles(signals, keep)
         cells = signals.cells.cpu()
-        slots = centres(bin_of, cells[:, 1], cells[:, 2])
-        by_place = slots.sort().indices
-        values = means(hidden, bin_of.to(hidden.device), keep).to(hidden.dtype)[by_place.to(hidden.device)]
-        members = [(bin_of == i).nonzero()[:, 0].tolist() for i in by_place.tolist()]
-        slots = slots[by_place].to(hidden.device)
-        sizes = torch.tensor([float(len(some)) for some in members], device=hidden.device)
-        return Selection(slots, sizes, rows=Rows(slots, values, members))
+        slots = bin_centres(bin_of, cells[:, 1], cells[:, 2]).to(hidden.device)
+        values = means(hidden, bin_of.to(hidden.device), keep).to(hidden.dtype)
+        members = [(bin_of == i).nonzero()[:, 0].tolist() for i in range(keep)]
+        rows = in_input_order(Rows(slots, values, members))
+        sizes = torch.tensor([float(len(tokens)) for tokens in rows.members], device=hidden.device)
+        return Selection(rows.slots, sizes, rows=rows)

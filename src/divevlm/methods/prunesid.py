@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,8 +11,8 @@ from divevlm.core.principal import group_places, principal_groups, suppressed
 from divevlm.core.selection import Selection
 from divevlm.core.top import unit
 from divevlm.methods.base import Needs, Signals
-from divevlm.methods.pieces import Piece, assembled
-from divevlm.methods.views import Apart, part
+from divevlm.methods.rows import Part, assembled, cls_row
+from divevlm.methods.views import Apart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,29 +24,26 @@ class PruneSID(Apart):
     own loading is its importance. faithful: the original's order, group by group.
     """
 
-    norm: Literal["final", "next", "none"] = "none"
     faithful: bool = False
 
     name = "prunesid"
     needs = Needs(vision=("saliency", "features"))
-    default_layer = 0
-    default_positions = "compact"
     paper = "Fang et al., ICLR 2026"
     stage = "vision tower"
     cost = "O(N² d + N³)"
 
     def choose(self, signals: Signals, keep: int) -> Selection:
-        parts = self.parts(signals, keep)
-        return assembled(signals, [self.piece(part(signals, tokens), tokens, place) for tokens, place in parts])
+        parts = [self.part(signals.of(tokens), tokens, place) for tokens, place in self.parts(signals, keep)]
+        return assembled(signals, parts)
 
-    def piece(self, signals: Signals, tokens: Tensor, keep: int) -> Piece:
+    def part(self, signals: Signals, tokens: Tensor, keep: int) -> Part:
         """Of one view. tokens: [n] its tokens within the group"""
         saliency = self.tower(signals, "saliency").float()
         vision, n = signals.vision, len(tokens)
         assert vision is not None
         direct = vision.project is not None
         x = self.tower(signals, "features") if direct else self.given(signals.hidden, "hidden states")
-        head = vision.cls is not None and direct
+        has_cls = vision.cls is not None and direct
         group, loading = principal_groups(x, max(keep // 4, 1 if direct else 4))
         importance = saliency if direct else loading.amax(dim=1)
         rows = unit(x)
@@ -60,15 +56,12 @@ class PruneSID(Apart):
         gone = suppressed(cosine, group, importance, float(threshold))
         count = loading.shape[1]
         survivors = torch.bincount(group[~gone], minlength=count).tolist()
-        places = group_places(survivors, torch.bincount(group, minlength=count).tolist(), keep, int(head))
+        places = group_places(survivors, torch.bincount(group, minlength=count).tolist(), keep, int(has_cls))
         kept = _first(group, gone, importance, places)
-        piece = Piece(tokens[kept], importance[kept], ascending=not self.faithful)
-        if head:
-            assert vision.cls is not None
-            free = torch.ones(n, dtype=torch.bool)
-            free[kept.cpu()] = False
-            piece.cls, piece.slot = vision.cls[vision.tile[:1]], int(tokens[free.nonzero()[0, 0]])
-        return piece
+        free = torch.ones(n, dtype=torch.bool, device=kept.device)
+        free[kept] = False
+        cls = cls_row(signals, tokens, free)
+        return Part(tokens, tokens[kept], importance[kept], cls, ascending=not self.faithful)
 
 
 def _first(group: Tensor, gone: Tensor, importance: Tensor, places: list[int]) -> Tensor:

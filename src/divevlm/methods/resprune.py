@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,14 +13,14 @@ from divevlm.core.select import select
 from divevlm.core.selection import Selection
 from divevlm.core.top import unit
 from divevlm.methods.base import Needs, Signals
-from divevlm.methods.each import Each
+from divevlm.methods.each import BeforeLLM
 from divevlm.methods.words import content_rows
 
 EPS = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResPrune(Each):
+class ResPrune(BeforeLLM):
     """The token with the largest part outside the span of the picks, times relevance^alpha; then project it out.
 
     No code was published: relevance is the largest cosine to a content word, from 0 to 1 over the image's tokens; rows are
@@ -28,16 +28,12 @@ class ResPrune(Each):
     This is DIVE's loop with two-sided subtraction, eta = 1 and a fixed weight.
     """
 
-    norm: Literal["final", "next", "none"] = "none"
     tokenizer: Any = field(default=None, repr=False, compare=False)
     alpha: float = 1.0
 
     name = "resprune"
     needs = Needs(embeds=True)
-    default_layer = 0
-    default_positions = "compact"
     paper = "arXiv 2603.21105, 2026"
-    stage = "before the LLM"
     reads_text = True
     cost = "O(K N d)"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from divevlm.checks import require
 from divevlm.core.coverage import greedy_coverage
@@ -20,13 +19,10 @@ class SCOPE(PerView):
     Towers without CLS: saliency is the attention received.
     """
 
-    norm: Literal["final", "next", "none"] = "none"
     alpha: float = 1.0
 
     name = "scope"
     needs = Needs(vision=("saliency", "features"))
-    default_layer = 0
-    default_positions = "compact"
     paper = "Deng et al., NeurIPS 2025"
     stage = "vision tower"
     cost = "O(N² d + K N²)"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -10,18 +10,19 @@ from torch import Tensor
 
 from divevlm.checks import require
 from divevlm.core.cluster import density_peaks, means
-from divevlm.core.ladder import recycled, scaled_blocks, sparse_stages, split_total
-from divevlm.core.raters import raters
+from divevlm.core.schedules import scaled_blocks
 from divevlm.core.selection import Rows, Selection
+from divevlm.core.sparsevlm import raters, recycled, sparse_stages, split_total
 from divevlm.core.top import top_k
-from divevlm.methods.base import Needs, Signals
-from divevlm.methods.each import Each, ranked
+from divevlm.methods.base import Needs, Positions, Signals
+from divevlm.methods.each import ranked
+from divevlm.methods.staged import Staged
 
 AFTER = (2, 6, 15)  # of 32 blocks
 
 
 @dataclass(frozen=True, kw_only=True)
-class SparseVLM(Each):
+class SparseVLM(Staged):
     """After blocks 2, 6 and 15 (of 32): the tokens that the rating prompt tokens attend to most; of the others, the better
     third is clustered and its means go on behind the kept.
 
@@ -30,52 +31,46 @@ class SparseVLM(Each):
              their lists for 192, 128, 96 and 64 of 576; others in a line between them, scaled by N)
     """
 
-    norm: Literal["final", "next", "none"] = "none"
     version: Literal["1", "plus"] = "1"
-    match: Literal["final", "layer-mean"] = "final"
 
     name = "sparsevlm"
-    needs = Needs(attention="text", embeds=True)
-    default_positions = "compact"
     paper = "Zhang et al., ICML 2025"
-    reads_text = True
     merges = True
     cost = "O(M N d) x 3"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.version in ("1", "plus"), "version", self.version, "'1' or 'plus'")
-        require(self.match in ("final", "layer-mean"), "match", self.match, "'final' or 'layer-mean'")
-        require(self.layer is None, "layer", self.layer, "None for sparsevlm, which cuts at three blocks")
-        if self.version == "plus":
-            object.__setattr__(self, "needs", Needs(attention="text", embeds=True, gravity=True))
-            object.__setattr__(self, "default_positions", "keep")
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(attention="text", embeds=True, gravity=self.version == "plus")
+
+    @property
+    def default_positions(self) -> Positions:
+        return "keep" if self.version == "plus" else "compact"
 
     def blocks(self, blocks: int, default: int) -> tuple[int, ...]:
         return scaled_blocks(AFTER, blocks)
 
-    def stay(self, cut: int, keep: int, tokens: int, blocks: int) -> int:
-        return self.stages(keep, tokens, blocks)[cut]
-
     def stages(self, keep: int, tokens: int, blocks: int) -> tuple[int, ...]:
-        """How many are left after each cut; a shallow model has the last cuts only."""
+        # a shallow model has the last cuts only
         stages = sparse_stages(keep, tokens, mean=self.match == "layer-mean", plus=self.version == "plus")
         return stages[-len(self.blocks(blocks, 2)) :]
 
     def details(self, keep: int, tokens: int, blocks: int, views: int) -> dict[str, Any]:
         stages = self.stages(keep, tokens, blocks)
-        found: dict[str, Any] = {"after": [cut - 1 for cut in self.blocks(blocks, 2)], "stages": list(stages)}
+        details: dict[str, Any] = {"after": [cut - 1 for cut in self.blocks(blocks, 2)], "stages": list(stages)}
         if self.version == "1":
             pairs = zip((tokens, *stages), stages, strict=False)
-            found["kept"] = [split_total(total, before)[0] for before, total in pairs]
-        return found
+            details["kept"] = [split_total(total, before)[0] for before, total in pairs]
+        return details
 
     def choose(self, signals: Signals, keep: int) -> Selection:
         scores = self.scores(signals)
         if self.version == "plus":
             note = "" if signals.gravity is not None else "without the correction for RoPE"
-            found = ranked(scores, keep)
-            return Selection(found.order, found.scores, note=note)
+            return replace(ranked(scores, keep), note=note)
         hidden = self.given(signals.hidden, "hidden states")
         kept, clusters = split_total(keep, len(scores))
         order = top_k(scores, len(scores))

@@ -1,30 +1,27 @@
-"""Methods that look at one view at a time, as towers do: the base view, each tile, each frame."""
+"""Methods that choose view by view, as towers see them: the base view, each tile, each frame."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from divevlm.budget import divide
 from divevlm.core.selection import Selection
-from divevlm.methods.base import Signals, Vision
-from divevlm.methods.each import Each
-
-PER_TOKEN = {"visual", "cells", "views", "hidden", "attention", "visual_keys", "visual_embeds"}
-PER_TOKEN_VISION = {"tile", "saliency", "first_saliency", "keys", "features"}
+from divevlm.methods.base import Signals
+from divevlm.methods.each import BeforeLLM
 
 
 @dataclass(frozen=True, kw_only=True)
-class Apart(Each):
+class Apart(BeforeLLM):
     """apart: each view by itself with its share of the places (as the authors do); False: all views together."""
 
     apart: bool = True
 
     def parts(self, signals: Signals, keep: int) -> list[tuple[Tensor, int]]:
-        """The tokens of each view, and how many of them stay."""
+        """The candidates of each view, and how many of them are kept."""
         every = torch.arange(len(signals.visual), device=signals.visual.device)
         return per_view(signals, keep) if self.apart else [(every, keep)]
 
@@ -37,9 +34,9 @@ class PerView(Apart):
         parts = self.parts(signals, keep)
         if len(parts) == 1 and len(parts[0][0]) == len(signals.visual):
             return self.choose_view(signals, keep)
-        found = [self.choose_view(part(signals, tokens), place) for tokens, place in parts]
-        order = torch.cat([tokens[one.order] for (tokens, _), one in zip(parts, found, strict=True)])
-        return Selection(order, torch.cat([one.scores for one in found]), note=found[0].note)
+        views = [self.choose_view(signals.of(tokens), place) for tokens, place in parts]
+        order = torch.cat([tokens[view.order] for (tokens, _), view in zip(parts, views, strict=True)])
+        return Selection(order, torch.cat([view.scores for view in views]), note=views[0].note)
 
     @abstractmethod
     def choose_view(self, signals: Signals, keep: int) -> Selection:
@@ -70,19 +67,3 @@ def per_view(signals: Signals, keep: int) -> list[tuple[Tensor, int]]:
     else:
         places = divide(keep, sizes)
     return [((unit == i).nonzero()[:, 0], place) for i, place in enumerate(places) if place]
-
-
-def part(signals: Signals, tokens: Tensor) -> Signals:
-    """The same of some tokens only. tokens: [r]"""
-
-    def some(of: Signals | Vision, names: set[str]) -> dict[str, Tensor]:
-        found = {f.name: getattr(of, f.name) for f in fields(of) if f.name in names}
-        return {
-            name: value.index_select(2 if name == "attention" else 0, tokens.to(value.device))
-            for name, value in found.items()
-            if value is not None
-        }
-
-    seen = signals.vision
-    vision = None if seen is None else replace(seen, **some(seen, PER_TOKEN_VISION))  # type: ignore[arg-type]
-    return replace(signals, vision=vision, **some(signals, PER_TOKEN))  # type: ignore[arg-type]

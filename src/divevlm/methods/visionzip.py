@@ -11,11 +11,11 @@ from torch import Tensor
 
 from divevlm.checks import require
 from divevlm.core.contextual import contextual_rows, nearest_target, target_places
-from divevlm.core.selection import Selection
+from divevlm.core.selection import Rows, Selection
 from divevlm.core.top import top_k
 from divevlm.methods.base import Needs, Signals
-from divevlm.methods.pieces import Piece, assembled
-from divevlm.methods.views import Apart, part
+from divevlm.methods.rows import Part, assembled, cls_row
+from divevlm.methods.views import Apart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,14 +29,11 @@ class VisionZip(Apart):
     merging is done on the projected rows, which stay at their targets' places.
     """
 
-    norm: Literal["final", "next", "none"] = "none"
     contextual: int | None = None
     merge: Literal["add", "mean"] = "add"
 
     name = "visionzip"
     needs = Needs(vision=("saliency", "keys", "features"))
-    default_layer = 0
-    default_positions = "compact"
     paper = "Yang et al., CVPR 2025"
     stage = "vision tower"
     merges = True
@@ -51,33 +48,31 @@ class VisionZip(Apart):
         return {"dominant": dominant, "contextual": contextual, "views": views if self.apart else 1}
 
     def choose(self, signals: Signals, keep: int) -> Selection:
-        parts = self.parts(signals, keep)
-        return assembled(signals, [self.piece(part(signals, tokens), tokens, place) for tokens, place in parts])
+        parts = [self.part(signals.of(tokens), tokens, place) for tokens, place in self.parts(signals, keep)]
+        return assembled(signals, parts)
 
-    def piece(self, signals: Signals, tokens: Tensor, keep: int) -> Piece:
+    def part(self, signals: Signals, tokens: Tensor, keep: int) -> Part:
         """Of one view. tokens: [n] its tokens within the group"""
-        saliency, keys = self.tower(signals, "saliency"), self.tower(signals, "keys")
-        hidden, vision = self.given(signals.hidden, "hidden states"), signals.vision
+        saliency, vision = self.tower(signals, "saliency"), signals.vision
+        keys, hidden = self.tower(signals, "keys"), self.given(signals.hidden, "hidden states")
         assert vision is not None
-        head = vision.cls is not None and vision.project is not None
+        has_cls = vision.cls is not None and vision.project is not None
         dominant, contextual = split(keep, self.contextual)
-        picked = top_k(saliency, dominant - head)
+        picked = top_k(saliency, dominant - has_cls)
         free = torch.ones_like(saliency, dtype=torch.bool)
         free[picked] = False
-        rest = free.nonzero()[:, 0]
-        piece = Piece(tokens[picked], saliency[picked])
+        part = Part(tokens, tokens[picked], saliency[picked])
         if contextual:
-            x = hidden if vision.project is None else self.tower(signals, "features")
+            rest = free.nonzero()[:, 0]
             at = target_places(len(rest), contextual).to(rest.device)
-            joined = nearest_target(keys[rest], at)
-            piece.targets, piece.rows = tokens[rest[at]], contextual_rows(x[rest], at, joined, self.merge)
-            piece.members = [tokens[rest[joined == j]].tolist() for j in range(len(at))]
+            target = nearest_target(keys[rest], at)  # [rest] whom each of them joins
+            x = hidden if vision.project is None else self.tower(signals, "features")
+            rows = contextual_rows(x[rest], at, target, self.merge)
+            members = [tokens[rest[target == j]].tolist() for j in range(len(at))]
+            part.merged = Rows(tokens[rest[at]], rows if vision.project is None else vision.project(rows), members)
             free[rest[at]] = False
-        if head:
-            assert vision.cls is not None
-            piece.cls = vision.cls[vision.tile[:1]]
-            piece.slot = int(tokens[free.nonzero()[0, 0]])
-        return piece
+        part.cls = cls_row(signals, tokens, free)
+        return part
 
 
 def split(keep: int, contextual: int | None = None) -> tuple[int, int]:

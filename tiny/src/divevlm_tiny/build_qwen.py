@@ -8,6 +8,7 @@ import transformers as hf
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from divevlm_tiny.build import text_settings, tokenizer
+from divevlm_tiny.frames import Qwen2VLProcessor, Qwen2VLVideoProcessor
 from divevlm_tiny.scene import PATCH, SIDE
 
 VISUAL = ("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")
@@ -35,9 +36,7 @@ def image_processor() -> Any:
 
 
 def processor() -> Any:
-    from divevlm_tiny.frames import Frames
-
-    return hf.Qwen2VLProcessor(image_processor(), tokens(), Frames(), chat_template=CHAT)
+    return Qwen2VLProcessor(image_processor(), tokens(), Qwen2VLVideoProcessor(), chat_template=CHAT)
 
 
 def qwen2vl(widths: dict[str, dict[str, int]] = WIDTHS) -> Any:

@@ -7,9 +7,9 @@ from random import Random
 
 import numpy as np
 
-from divevlm_tiny.ask import Question, View, question
+from divevlm_tiny.ask import NamedScene, Question, question
 from divevlm_tiny.draw import Pixels
-from divevlm_tiny.scene import PATCH, Item, Scene, scene
+from divevlm_tiny.scene import PATCH, Scene, SceneItem, scene
 
 FRAMES = 8
 CLIP_TASKS = ("motion", "direction", "order")
@@ -17,7 +17,7 @@ STEPS = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
 
 
 @dataclass(frozen=True)
-class Clip:
+class MovingScene:
     """`first` has every object; `mover` goes `direction` by `speed` pixels a frame; `appears` says when each comes."""
 
     first: Scene
@@ -44,15 +44,15 @@ class Clip:
         return np.stack([self.frame(number).pixels for number in range(FRAMES)])
 
 
-def clip(seed: int, rows: int = 12, columns: int = 12) -> Clip | None:
+def clip(seed: int, rows: int = 12, columns: int = 12) -> MovingScene | None:
     """A clip from a seed; None where the scene has no room for a move or too few objects."""
     random = Random(f"clip {seed}")
     picture = scene(seed, rows=rows, columns=columns, whole=True)
-    view = View(picture)
-    found = view.unique()
-    if len(found) < 3:
+    named = NamedScene(picture)
+    askable = named.unique()
+    if len(askable) < 3:
         return None
-    mover, *others = random.sample(found, 3)
+    mover, *others = random.sample(askable, 3)
     free = [(way, room) for way in STEPS if (room := _room(picture, mover, way)) >= 3 * (FRAMES - 1)]
     if not free:
         return None
@@ -61,7 +61,7 @@ def clip(seed: int, rows: int = 12, columns: int = 12) -> Clip | None:
     early, late = sorted(random.sample((2, 4, 6), 2))  # two frames make one token of Qwen2-VL
     for index, when in zip(random.sample(others, 2), (early, late), strict=True):
         appears[index] = when
-    return Clip(picture, mover, way, min(8, room // (FRAMES - 1)), tuple(appears))
+    return MovingScene(picture, mover, way, min(8, room // (FRAMES - 1)), tuple(appears))
 
 
 def _room(picture: Scene, index: int, way: str) -> int:
@@ -73,7 +73,7 @@ def _room(picture: Scene, index: int, way: str) -> int:
     return free
 
 
-def _fits(picture: Scene, index: int, item: Item) -> bool:
+def _fits(picture: Scene, index: int, item: SceneItem) -> bool:
     left, top, right, bottom = item.box
     if left < 0 or top < 0 or right > picture.columns * PATCH or bottom > picture.rows * PATCH:
         return False
@@ -81,18 +81,18 @@ def _fits(picture: Scene, index: int, item: Item) -> bool:
     return not any(left < r + 2 and l < right + 2 and top < b + 2 and t < bottom + 2 for l, t, r, b in boxes)  # noqa: E741
 
 
-def ask_clip(shown: Clip, random: Random) -> list[Question]:
+def ask_clip(shown: MovingScene, random: Random) -> list[Question]:
     """One question of each kind: what moved, in which direction, which of two came first."""
-    view = View(shown.first)
-    name = view.name(shown.mover)
+    named = NamedScene(shown.first)
+    name = named.name(shown.mover)
     comers = sorted((when, index) for index, when in enumerate(shown.appears) if when)
-    found = [
+    questions = [
         question("motion", name[0], "what moved", items=(shown.mover,)),
         question("direction", shown.direction, "in which direction did the", name, "move"),
     ]
     if len(comers) == 2:
         (_, early), (_, late) = comers
         one, two = random.sample([early, late], 2)
-        ask = ("which came first , the", view.name(one), "or the", view.name(two))
-        found.append(question("order", view.name(early)[0], *ask))
-    return found
+        ask = ("which came first , the", named.name(one), "or the", named.name(two))
+        questions.append(question("order", named.name(early)[0], *ask))
+    return questions

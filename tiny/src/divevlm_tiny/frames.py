@@ -1,7 +1,8 @@
-"""Clips for tiny-qwen2vl without torchvision: what Qwen2-VL's video processor does to frames, in plain torch.
+"""Qwen2-VL's processor without torchvision: what its video processor does to frames, in plain torch.
 
-transformers' own class can't be imported where torchvision is missing; the folder of the model names it all the same, so that
-`AutoProcessor` works where it is there.
+transformers' own video processor can't be imported where torchvision is missing. The two classes here bear the names of the
+stock ones, since a saved processor names its classes: the folder of the model then names those that `AutoProcessor` finds
+where torchvision is there.
 """
 
 from __future__ import annotations
@@ -10,22 +11,15 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers as hf
 from torch.nn import functional
-from transformers import processing_utils, video_processing_utils
 from transformers.feature_extraction_utils import BatchFeature
 from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 from transformers.video_processing_utils import BaseVideoProcessor
 
-# A processor looks up the class of its parts by name; without torchvision this one is missing or a dummy.
-BASE = processing_utils.MODALITY_TO_BASE_CLASS_MAPPING["video_processor"]
-if not isinstance(getattr(processing_utils.transformers_module, BASE, None), type) or not issubclass(
-    BaseVideoProcessor, getattr(processing_utils.transformers_module, BASE)
-):
-    setattr(processing_utils.transformers_module, BASE, getattr(video_processing_utils, BASE))
 
-
-class Frames(BaseVideoProcessor):  # type: ignore[misc]
+class Qwen2VLVideoProcessor(BaseVideoProcessor):  # type: ignore[misc]
     """Clips of uint8 frames [T, h, w, 3] -> rows of patches in groups of 2 x 2, two frames deep; grids (t, h, w)."""
 
     patch_size, merge_size, temporal_patch_size = 14, 2, 2
@@ -40,10 +34,10 @@ class Frames(BaseVideoProcessor):  # type: ignore[misc]
     ) -> BatchFeature:
         clips = videos if isinstance(videos, list) and np.asarray(videos[0]).ndim == 4 else [videos]
         rows, grids = zip(*(self.patches(np.asarray(clip)) for clip in clips), strict=True)
-        made = {"pixel_values_videos": torch.cat(rows), "video_grid_thw": torch.stack(grids)}
+        patches = {"pixel_values_videos": torch.cat(rows), "video_grid_thw": torch.stack(grids)}
         if return_metadata:
-            made["video_metadata"] = video_metadata
-        return BatchFeature(made)
+            patches["video_metadata"] = video_metadata
+        return BatchFeature(patches)
 
     def patches(self, frames: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         """[T, h, w, 3] uint8 -> [t * h' * w', 3 * 2 * 14 * 14], (t, h', w'); an odd last frame is shown twice."""
@@ -60,3 +54,12 @@ class Frames(BaseVideoProcessor):  # type: ignore[misc]
         p = self.patch_size
         x = x.view(t, 2, 3, h, 2, p, w, 2, p).permute(0, 3, 6, 4, 7, 2, 1, 5, 8)
         return x.reshape(t * h * w * 4, -1), torch.tensor([t, 2 * h, 2 * w])
+
+
+class Qwen2VLProcessor(hf.Qwen2VLProcessor):  # type: ignore[misc]
+    """The stock processor; only the check of its parts knows the class above (the stock check needs torchvision's base)."""
+
+    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
+        if argument_name == "video_processor" and isinstance(argument, Qwen2VLVideoProcessor):
+            return Qwen2VLVideoProcessor
+        return super().check_argument_for_proper_class(argument_name, argument)

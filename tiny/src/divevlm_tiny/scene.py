@@ -33,7 +33,7 @@ GAP = 5  # free pixels between two objects, at least
 
 
 @dataclass(frozen=True)
-class Item:
+class SceneItem:
     """One object; x, y is its centre and w, h its box, in pixels of the whole image."""
 
     shape: str
@@ -69,7 +69,7 @@ class Scene:
     """
 
     seed: int
-    items: tuple[Item, ...]
+    items: tuple[SceneItem, ...]
     row: int = 0
     column: int = 0
     rows: int = GRID
@@ -164,11 +164,11 @@ def scene(
     if signs:
         kinds = [(SIGN, color) for _, color in kinds[:-1]] + kinds[-1:]
     sizes = [_size(random, min(rows, columns) * PATCH) for _ in kinds]
-    items: list[Item] = []
+    items: list[SceneItem] = []
     for (shape, color), size in sorted(zip(kinds, sizes, strict=True), key=lambda pair: -pair[1]):
-        made = _place(random, items, shape, color, size, (row, column, rows, columns))
-        if made is not None:
-            items.append(made)
+        item = _place(random, items, shape, color, size, (row, column, rows, columns))
+        if item is not None:
+            items.append(item)
     return Scene(seed, tuple(items), row, column, rows, columns, whole)
 
 
@@ -203,8 +203,8 @@ def _size(random: Random, side: int) -> int:
 
 
 def _place(
-    random: Random, others: list[Item], shape: str, color: str, size: int, window: tuple[int, int, int, int]
-) -> Item | None:
+    random: Random, others: list[SceneItem], shape: str, color: str, size: int, window: tuple[int, int, int, int]
+) -> SceneItem | None:
     row, column, rows, columns = (PATCH * value for value in window)
     text, glyphs, pattern, w, h = "", 0, "solid", size, size
     if shape == SIGN:
@@ -218,12 +218,12 @@ def _place(
         return None
     for _ in range(30):
         left, top = column + random.randint(0, columns - w), row + random.randint(0, rows - h)
-        item = Item(shape, color, pattern, left + w // 2, top + h // 2, w, h, text, glyphs)
+        item = SceneItem(shape, color, pattern, left + w // 2, top + h // 2, w, h, text, glyphs)
         if not any(_touch(item, other) for other in others):
             return item
     return None
 
 
-def _touch(one: Item, two: Item) -> bool:
+def _touch(one: SceneItem, two: SceneItem) -> bool:
     a, b = one.box, two.box
     return a[0] < b[2] + GAP and b[0] < a[2] + GAP and a[1] < b[3] + GAP and b[1] < a[3] + GAP

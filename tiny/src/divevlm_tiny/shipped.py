@@ -27,9 +27,7 @@ def load(name: str | Path = "llava") -> tuple[Any, Any]:
             f"model must be one of {', '.join(available())} or a folder with a trained one, got {str(name)!r}"
         )
     model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
-    if (
-        model.config.model_type == "qwen2_vl"
-    ):  # the stock processor of clips needs torchvision, which CPU-only machines lack
+    if model.config.model_type == "qwen2_vl":  # the stock one needs torchvision, which CPU-only machines lack
         return model.eval(), build_qwen.processor()
     return model.eval(), AutoProcessor.from_pretrained(folder)
 
@@ -40,8 +38,6 @@ def save(model: Any, processor: Any, folder: Path) -> None:
     model.to(torch.bfloat16).save_pretrained(folder)
     model.to(weights)
     processor.save_pretrained(folder)
-    for path in folder.glob("*processor_config.json"):  # where torchvision is there, the stock class reads clips
-        path.write_text(path.read_text().replace('"Frames"', '"Qwen2VLVideoProcessor"'))
     (folder / "model.safetensors").chmod(0o644)
     path = folder / "config.json"
     config = json.loads(path.read_text())

@@ -11,8 +11,8 @@ from random import Random
 import numpy as np
 from PIL import Image
 
-from divevlm_tiny.ask import Question, View, ask
-from divevlm_tiny.clips import Clip, ask_clip, clip
+from divevlm_tiny.ask import NamedScene, Question, ask
+from divevlm_tiny.clips import MovingScene, ask_clip, clip
 from divevlm_tiny.scene import GRID, Scene, scene
 from divevlm_tiny.words import TASKS
 
@@ -75,9 +75,9 @@ def _stream(split: str, sizes: Sequence[tuple[int, int]]) -> Iterator[Sample]:
     for seed in count(first_seed(split)):
         rows, columns = sizes[seed % len(sizes)] if sizes else (GRID, GRID)
         picture = scene(seed, many=shift, unseen=shift, rows=rows, columns=columns, whole=bool(sizes))
-        view, random = View(picture), Random(f"questions {seed}")
+        named, random = NamedScene(picture), Random(f"questions {seed}")
         for task in TASKS[turn % 8 :][:PER_SCENE]:
-            question = ask(view, task, random, seen)
+            question = ask(named, task, random, seen)
             if question is not None:
                 yield Sample(split, next(numbers), picture, question)
         turn += PER_SCENE
@@ -89,7 +89,7 @@ class ClipSample:
 
     split: str
     seed: int
-    clip: Clip
+    clip: MovingScene
     question: Question
 
     @property

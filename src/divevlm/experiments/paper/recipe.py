@@ -10,7 +10,7 @@ from typing import Any
 
 from divevlm.checks import require
 from divevlm.core.metrics import relative_average
-from divevlm.methods import METHODS
+from divevlm.methods import METHODS, parse
 
 RECIPES = Path(__file__).parent / "recipes"
 BENCHMARKS = Path(__file__).parent / "benchmarks.toml"
@@ -83,7 +83,7 @@ class Recipe:
         if full:
             return str(self.settings.get("full", {}).get(method, self.methods[method]))
         plain = self.methods[method]
-        renumbers = method != VANILLA and METHODS.get(plain.split(":")[0]).default_positions == "compact"
+        renumbers = method != VANILLA and METHODS.get(parse(plain)[0])(keep=1).default_positions == "compact"
         return f"{plain}:positions=keep" if renumbers else plain
 
 

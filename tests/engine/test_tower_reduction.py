@@ -43,17 +43,24 @@ def merged_by_hand(tower, pixels, keep):
     return hidden[1:], [sorted(group) for group in members[1:]]
 
 
+@torch.no_grad()
+def pruned(entry, given, method, keep):
+    """The report's only sample, and the rows that enter the first block."""
+    entering = []
+    with divevlm.prune(entry.model, method, keep=keep) as session:
+        handle = session.layers[0].register_forward_pre_hook(lambda m, args: entering.append(args[0]))
+        entry.model(**given)
+        handle.remove()
+    (sample,) = session.report.samples
+    return sample, entering[0][0]
+
+
 @pytest.mark.parametrize("name", ["llava", "llava_576"])
 @pytest.mark.parametrize("share", [0.5, 0.25])
 def test_tome_merges_in_the_tower_as_the_paper_has_it(name, share):
     entry = build(name)
     given = batch(entry, "single")
-    caught = []
-    with divevlm.prune(entry.model, "tome", keep=share) as session, torch.no_grad():
-        handle = session.layers[0].register_forward_pre_hook(lambda m, args: caught.append(args[0]))
-        entry.model(**given)
-        handle.remove()
-    (sample,) = session.report.samples
+    sample, mine = pruned(entry, given, "tome", share)
     keep = round(share * sample.visual)
     rows, members = merged_by_hand(entry.model.model.vision_tower, given["pixel_values"][0], keep)
     with torch.no_grad():
@@ -61,7 +68,6 @@ def test_tome_merges_in_the_tower_as_the_paper_has_it(name, share):
     (segment,) = sample.segments
     assert sorted(segment.merged) == sorted(members)
     assert len(segment.kept) == keep
-    mine = caught[0][0]
     start = int((given["input_ids"][0] == entry.model.config.image_token_id).nonzero()[0])
     assert len(mine) == given["input_ids"].shape[1] - sample.visual + keep
     order = sorted(range(keep), key=lambda i: segment.kept.index(next(t for t in segment.kept if t in members[i])))
@@ -93,11 +99,8 @@ def test_keeping_everything_in_the_tower_is_the_identity(method):
 def test_downsample_shows_a_smaller_image(keep, rows, columns):
     entry = build("llava_576")
     given = batch(entry, "single")
-    tower, caught = entry.model.model.vision_tower, []
-    with divevlm.prune(entry.model, "downsample", keep=keep) as session, torch.no_grad():
-        handle = session.layers[0].register_forward_pre_hook(lambda m, args: caught.append(args[0]))
-        entry.model(**given)
-        handle.remove()
+    tower = entry.model.model.vision_tower
+    sample, mine = pruned(entry, given, "downsample", keep)
     patch = entry.model.config.vision_config.patch_size
     small = nn.functional.interpolate(
         given["pixel_values"], (rows * patch, columns * patch), mode="bilinear", antialias=True
@@ -106,14 +109,14 @@ def test_downsample_shows_a_smaller_image(keep, rows, columns):
         features = tower(small, interpolate_pos_encoding=True, output_hidden_states=True).hidden_states[-2][:, 1:]
         want = entry.model.model.multi_modal_projector(features)[0]
     start = int((given["input_ids"][0] == entry.model.config.image_token_id).nonzero()[0])
-    close(caught[0][0, start : start + rows * columns], want)
-    (segment,) = session.report.samples[0].segments
+    close(mine[start : start + rows * columns], want)
+    (segment,) = sample.segments
     assert len(segment.kept) == rows * columns <= keep
     assert sorted(token for group in segment.merged for token in group) == list(range(576))
 
 
 @pytest.mark.parametrize("method", ["tome", "downsample"])
-def test_a_batch_is_thinned_as_its_samples_alone(method):
+def test_a_batch_is_reduced_as_its_samples_alone(method):
     entry = build("llava")
     given = batch(entry, "several")
     with divevlm.prune(entry.model, method, keep=4) as session, torch.no_grad():

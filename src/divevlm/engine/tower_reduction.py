@@ -1,4 +1,4 @@
-"""Fewer rows inside the vision tower itself: a smaller image, or rows merged block by block.
+"""Token reduction inside the vision tower: a smaller image (downsample), or rows merged block by block (ToMe).
 
 Only for towers whose patches are the visual tokens, one each. Behind the block whose features are used the sequence gets its
 length back: each row at the place of the patch it stands for, zeros elsewhere. The cut before the language model drops those.
@@ -19,11 +19,12 @@ from divevlm.core.bipartite import match, merged
 from divevlm.engine.patches import Patch
 from divevlm.engine.vision import Encoding
 from divevlm.methods.base import Method, Vision
+from divevlm.methods.tower import MergesRows, ShrinksImages
 from divevlm.models.base import Family
 
 
 @dataclass
-class Thinned:
+class ReducedRows:
     """The rows that are left in one encoding."""
 
     places: Tensor  # [tiles, rows] the patch whose place each row has
@@ -38,8 +39,8 @@ class Thinned:
         return Vision(tile=number.expand_as(self.owner).flatten(), owner=owner)
 
 
-class Thinner:
-    """A tower in which a method thins out rows while images are encoded."""
+class TowerReducer:
+    """A tower whose rows a method reduces while images are encoded."""
 
     def __init__(self, family: Family, model: Any, method: Method) -> None:
         require(family.plain, "method", method.name, f"one that works outside the tower, for {family.name}")
@@ -51,6 +52,9 @@ class Thinner:
         self.patch: int = config.patch_size
         self.side: int = config.image_size // self.patch
         self.cls = int(family.has_cls(model))
+        self.merges: list[int] = []  # rows that each block merges away
+        if isinstance(method, MergesRows):
+            self.merges = method.merged_per_block(self.used + 1, self.side**2)
         known = getattr(config, "_attn_implementation", "eager")
         require(known in ("eager", "sdpa"), "attn_implementation", known, "'eager' or 'sdpa' in the vision tower")
 
@@ -66,18 +70,14 @@ class Thinner:
             now = encoding()
             if now is None:
                 return forward(pixel_values, *args, **kwargs)
-            size = (self.side, self.side)
-            small = self.method.smaller(pixel_values, self.patch)
-            rows, columns = (extent // self.patch for extent in small.shape[-2:])
-            places = nearest(rows, columns, self.side).to(small.device).expand(len(small), -1)
-            cells = torch.cartesian_prod(torch.arange(self.side), torch.arange(self.side))
-            row, column = (
-                (cells[:, i] * extent).div(self.side, rounding_mode="floor") for i, extent in enumerate((rows, columns))
-            )
-            owner = places[:, (row * columns + column).to(small.device)]
-            sizes = torch.ones(len(small), rows * columns + self.cls, device=small.device)
-            now.thinned = Thinned(places, sizes, owner)
-            if (rows, columns) == size:
+            method, small = self.method, pixel_values
+            if isinstance(method, ShrinksImages):
+                small = method.smaller(pixel_values, self.patch)
+            tiles, (rows, columns) = len(small), (extent // self.patch for extent in small.shape[-2:])
+            places, cell = (z.to(small.device) for z in _coarser(self.side, rows, columns))
+            sizes = torch.ones(tiles, rows * columns + self.cls, device=small.device)
+            now.reduced = ReducedRows(places.expand(tiles, -1), sizes, places[cell].expand(tiles, -1))
+            if rows == columns == self.side:
                 return forward(pixel_values, *args, **kwargs)
             return forward(small, interpolate_pos_encoding=True)
 
@@ -90,28 +90,27 @@ class Thinner:
                 return forward(hidden_states, *args, **kwargs)
             if number > self.used:
                 return hidden_states
-            plan = self.method.thinned(self.used + 1, self.side * self.side)
-            if not any(plan):
-                hidden = forward(hidden_states, *args, **kwargs)
+            if any(self.merges):
+                hidden = self._merge(block, hidden_states, now.reduced, self.merges[number], number > 0)
             else:
-                hidden = self._merge(block, hidden_states, now.thinned, plan[number], number > 0)
-            return self._expand(hidden, now.thinned.places) if number == self.used else hidden
+                hidden = forward(hidden_states, *args, **kwargs)
+            return self._expand(hidden, now.reduced.places) if number == self.used else hidden
 
         return run
 
-    def _merge(self, block: Any, hidden: Tensor, rows: Thinned, r: int, weigh: bool) -> Tensor:
+    def _merge(self, block: Any, hidden: Tensor, rows: ReducedRows, r: int, weigh: bool) -> Tensor:
         """A block that merges r rows between its attention and its MLP; keys weigh what they stand for."""
         bias = rows.sizes.log()[:, None, None].expand(-1, -1, hidden.shape[1], -1).to(hidden.dtype) if weigh else None
         keys = self.family.tower_heads(block, hidden, {}).keys.float().mean(dim=1)
         hidden = hidden + block.self_attn(hidden_states=block.layer_norm1(hidden), attention_mask=bias)[0]
         lists: tuple[list[Tensor], ...] = ([], [], [], [])
         for tile, states in enumerate(hidden):
-            found = match(keys[tile], r, self.cls)
-            row, size = merged(states, rows.sizes[tile], found)
+            matching = match(keys[tile], r, self.cls)
+            row, size = merged(states, rows.sizes[tile], matching)
             before = rows.places[tile]
             goes = torch.arange(rows.owner.shape[1], device=hidden.device)
-            goes[before[found.source - self.cls]] = before[found.target - self.cls]
-            stay = torch.cat([found.left, found.odd])[self.cls :] - self.cls
+            goes[before[matching.source - self.cls]] = before[matching.target - self.cls]
+            stay = matching.stay[self.cls :] - self.cls
             for values, value in zip(lists, (row, size, before[stay], goes[rows.owner[tile]]), strict=True):
                 values.append(value)
         hidden, rows.sizes, rows.places, rows.owner = (torch.stack(values) for values in lists)
@@ -128,8 +127,8 @@ class Thinner:
         return full.scatter(1, (places + self.cls)[..., None].expand(-1, -1, width), hidden[:, self.cls :])
 
 
-def nearest(rows: int, columns: int, side: int) -> Tensor:
-    """[rows * columns] the patch of a side x side grid that lies in the middle of each cell of a smaller one."""
-    row, column = (((torch.arange(n) * 2 + 1) * side).div(2 * n, rounding_mode="floor") for n in (rows, columns))
-    cells = torch.cartesian_prod(row, column)
-    return cells[:, 0] * side + cells[:, 1]
+def _coarser(side: int, rows: int, columns: int) -> tuple[Tensor, Tensor]:
+    """A side x side grid of patches as rows x columns cells: [cells] the patch in the middle, [patches] the cell of each."""
+    middle = [(2 * torch.arange(n) + 1) * side // (2 * n) for n in (rows, columns)]
+    cell = [torch.arange(side) * n // side for n in (rows, columns)]
+    return (middle[0][:, None] * side + middle[1]).flatten(), (cell[0][:, None] * columns + cell[1]).flatten()

@@ -1,6 +1,6 @@
-"""What is the same for all methods runs once: the vision tower, and the decoder blocks before the cut.
+"""What is the same for all methods runs once a batch: the vision tower, and the decoder blocks before the cut.
 
-The blocks remember what they made of the first input; the same input again (compared, not assumed) gives the same output and
+The blocks remember their first input and output; the same input again (compared, not assumed) gives the same output and
 the same cache entries. Any other input runs as ever. A picture that stands in several rows behind one another (questions about
 it) runs through the tower once. Hooks, and so the engine, see every call.
 """
@@ -22,7 +22,7 @@ from divevlm.models import family_of
 
 @dataclass
 class Memory:
-    """Of one module: the first input of a batch, and what came of it."""
+    """Of a module: the first input of a batch, and its output."""
 
     hidden: Tensor
     others: dict[str, Any]
@@ -55,8 +55,8 @@ def _distinct(run: Callable[..., Any], hidden: Tensor, args: tuple[Any, ...], kw
     return tuple(part[number] for part in output) if isinstance(output, tuple) else output[number]
 
 
-class Once:
-    """`with once.shared():` computes shared blocks once until `forget()`, which belongs between two batches."""
+class SharedPrefix:
+    """`with prefix.shared():` computes shared blocks once until `forget()`, which belongs between two batches."""
 
     def __init__(self, model: Any) -> None:
         family = family_of(model)

@@ -1,4 +1,4 @@
-"""A rectangle of tokens cut into exactly K rectangular bins, as even as whole rows and columns allow."""
+"""Bins of neighbouring tokens: a grid cut into exactly K rectangles, as even as whole rows and columns allow."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-def bins(rows: int, columns: int, keep: int) -> Tensor:
+def grid_bins(rows: int, columns: int, keep: int) -> Tensor:
     """[rows * columns] the bin of each cell in reading order; bins are numbered in reading order and none is empty.
 
     The rows are cut into bands so that bins come out as square as can be, and each band into its share of `keep`.
@@ -21,12 +21,12 @@ def bins(rows: int, columns: int, keep: int) -> Tensor:
     return (edge[band, None] + torch.arange(columns) * inside[:, None] // columns).flatten()
 
 
-def runs(n: int, keep: int) -> Tensor:
+def sequence_bins(n: int, keep: int) -> Tensor:
     """[n] the same for a mere sequence: K runs of nearly equal length."""
     return torch.arange(n) * min(keep, n) // n
 
 
-def centres(bin_of: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+def bin_centres(bin_of: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """[bins] the cell nearest to the middle of each bin (ties to the earlier one). All three: [n]."""
     count = int(bin_of.max()) + 1
     sizes = torch.bincount(bin_of, minlength=count).double()

@@ -1,4 +1,4 @@
-"""What `select` refuses, each in one line that names the parameter, what was given and what is allowed."""
+"""Checks of what `select` is given: one line that names the parameter, the value and what is allowed."""
 
 from __future__ import annotations
 

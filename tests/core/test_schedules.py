@@ -3,21 +3,24 @@
 import pytest
 import torch
 
-from divevlm.core.ladder import (
+from divevlm.core.schedules import (
+    geometric_mean_share,
+    geometric_stages,
+    keep_for_mean,
+    ratio_for_mean,
+    scaled_blocks,
+    tokens_per_block,
+)
+from divevlm.core.sparsevlm import (
     SPARSE,
     SPARSE_PLUS,
-    counts,
-    geometric_mean_share,
-    ladder,
+    gravity,
+    raters,
     recycled,
-    scaled_blocks,
-    single_cut,
-    solve_ratio,
     sparse_stages,
     split_total,
     with_recycled,
 )
-from divevlm.core.raters import gravity, raters
 
 
 def mean(values):
@@ -29,33 +32,33 @@ def mean(values):
     [(32, 2, (166, 98, 30)), (32, 3, (152, 82, 11)), (40, 2, (172, 104, 37))],
 )
 def test_fastv_keeps_so_many_for_a_mean_of_192_128_64(blocks, cut, expected):
-    assert tuple(single_cut(target, 576, blocks, cut) for target in (192, 128, 64)) == expected
+    assert tuple(keep_for_mean(target, 576, blocks, cut) for target in (192, 128, 64)) == expected
     for target, keep in zip((192, 128, 64), expected, strict=True):
-        assert mean(counts(576, blocks, (cut,), (keep,))) == pytest.approx(target, abs=0.5)
+        assert mean(tokens_per_block(576, blocks, (cut,), (keep,))) == pytest.approx(target, abs=0.5)
 
 
 @pytest.mark.parametrize(("share", "expected"), [(1 / 3, 0.2821), (0.25, 0.1923), (0.2222, 0.1624), (0.15, 0.0846)])
 def test_fastv_shares_with_28_blocks(share, expected):
-    assert single_cut(share * 1e6, 10**6, 28, 2) / 1e6 == pytest.approx(expected, abs=6e-5)
+    assert keep_for_mean(share * 1e6, 10**6, 28, 2) / 1e6 == pytest.approx(expected, abs=6e-5)
 
 
 def test_final_budgets_of_a_cut_at_block_2_have_these_means():
-    assert [mean(counts(576, 32, (2,), (keep,))) for keep in (192, 128, 64)] == [216, 156, 96]
+    assert [mean(tokens_per_block(576, 32, (2,), (keep,))) for keep in (192, 128, 64)] == [216, 156, 96]
 
 
 def test_a_mean_below_what_the_first_blocks_see_is_refused():
     with pytest.raises(ValueError, match=r"keep must be between 36.94 and 576 as a mean with a cut at block 2, got 20"):
-        single_cut(20, 576, 32, 2)
+        keep_for_mean(20, 576, 32, 2)
     with pytest.raises(ValueError, match=r"keep must be a share above 0.25"):
-        solve_ratio(128 / 576, (8, 16, 24), 32)
+        ratio_for_mean(128 / 576, (8, 16, 24), 32)
 
 
 def test_default_ladder_of_pyramiddrop():
-    stays = ladder(576, 0.5, 3)
+    stays = geometric_stages(576, 0.5, 3)
     assert stays == [288, 144, 72]
-    assert mean(counts(576, 32, (8, 16, 24), stays)) == 270
-    assert mean(counts(576, 40, (8, 16, 24), stays)) == pytest.approx(230.4)
-    assert ladder(576, 1.0, 3) == [576] * 3
+    assert mean(tokens_per_block(576, 32, (8, 16, 24), stays)) == 270
+    assert mean(tokens_per_block(576, 40, (8, 16, 24), stays)) == pytest.approx(230.4)
+    assert geometric_stages(576, 1.0, 3) == [576] * 3
 
 
 @pytest.mark.parametrize(
@@ -78,9 +81,9 @@ def test_default_ladder_of_pyramiddrop():
     ],
 )
 def test_ratios_of_pyramiddrop(cuts, blocks, share, ratio):
-    found = solve_ratio(share, cuts, blocks)
-    assert found == pytest.approx(ratio, abs=1e-4)
-    assert geometric_mean_share(found, cuts, blocks) == pytest.approx(share)
+    result = ratio_for_mean(share, cuts, blocks)
+    assert result == pytest.approx(ratio, abs=1e-4)
+    assert geometric_mean_share(result, cuts, blocks) == pytest.approx(share)
 
 
 @pytest.mark.parametrize(
@@ -88,8 +91,8 @@ def test_ratios_of_pyramiddrop(cuts, blocks, share, ratio):
     [(192, [322, 180, 100], 191.4), (128, [241, 101, 42], 127.4), (64, [110, 21, 4], 63.9)],
 )
 def test_ladders_of_pyramiddrop(target, stays, average):
-    assert ladder(576, solve_ratio(target / 576, (2, 8, 16), 32), 3) == stays
-    assert mean(counts(576, 32, (2, 8, 16), stays)) == pytest.approx(average, abs=0.06)
+    assert geometric_stages(576, ratio_for_mean(target / 576, (2, 8, 16), 32), 3) == stays
+    assert mean(tokens_per_block(576, 32, (2, 8, 16), stays)) == pytest.approx(average, abs=0.06)
 
 
 SPARSE_TABLE = [
@@ -106,11 +109,11 @@ def test_lists_of_sparsevlm(nominal, totals, leaving, entering, plus):
     assert sparse_stages(nominal, 576, mean=True) == totals
     blocks = (3, 7, 16)
     assert scaled_blocks((2, 6, 15), 32) == blocks
-    into = counts(576, 32, blocks, totals)
+    into = tokens_per_block(576, 32, blocks, totals)
     assert mean(into) == pytest.approx(entering, abs=0.06)
     assert mean([*into[1:], totals[-1]]) == pytest.approx(leaving, abs=0.06)
     assert sparse_stages(nominal, 576, mean=True, plus=True) == SPARSE_PLUS[nominal]
-    assert mean(counts(576, 32, blocks, SPARSE_PLUS[nominal])) == pytest.approx(plus, abs=0.06)
+    assert mean(tokens_per_block(576, 32, blocks, SPARSE_PLUS[nominal])) == pytest.approx(plus, abs=0.06)
     assert sparse_stages(totals[-1], 576, mean=False) == totals  # the same list, named by what is left in the end
 
 
