@@ -78,7 +78,7 @@ def measure(
         done += len(some)
         tick(f"{done} of {n} questions", done / n)
     full = marks[Setting(VANILLA, 0)]
-    rows = [row(setting.method, int(setting.keep), found, full) for setting, found in marks.items()]
+    rows = [row(setting.method, int(setting.keep), of_setting, full) for setting, of_setting in marks.items()]
     return {"model": model, "split": split, "n": n, "rows": rows, "majority": majority(samples), "machine": machine()}
 
 

@@ -74,15 +74,15 @@ def measure(
         full = [576 * shape.views + shape.text] * shape.layers
         runs: dict[int, list[dict[str, Any]]] = {keep: [] for keep in (0, *shape.keeps)}
         for turn in range(rounds + 1):  # the first round warms up
-            for keep, found in runs.items():
+            for keep, timed in runs.items():
                 tick(f"{shape}, {f'keep {keep}' if keep else 'vanilla'}, round {turn}", turn / (rounds + 1))
                 run = _once(model, inputs, keep, decode)
                 if turn:
-                    found.append(run)
+                    timed.append(run)
         vanilla = {name: median(run[name] for run in runs[0]) for name in ("prefill", "token")}
-        for keep, found in runs.items():
+        for keep, timed in runs.items():
             lengths = full if not keep else [n if i < 2 else keep + shape.text for i, n in enumerate(full)]
-            prefill, token = (median(run[name] for run in found) for name in ("prefill", "token"))
+            prefill, token = (median(run[name] for run in timed) for name in ("prefill", "token"))
             bound = costs.flops(1, full) / costs.flops(1, lengths)
             rows.append(
                 {
@@ -92,11 +92,11 @@ def measure(
                     "speedup": vanilla["prefill"] / prefill,
                     "bound": bound,
                     "of_bound": vanilla["prefill"] / prefill / bound,
-                    "selection_ms": median(run["selection"] for run in found) * 1e3,
-                    "selection_of_vanilla": median(run["selection"] for run in found) / vanilla["prefill"],
+                    "selection_ms": median(run["selection"] for run in timed) * 1e3,
+                    "selection_of_vanilla": median(run["selection"] for run in timed) / vanilla["prefill"],
                     "token_ms": token * 1e3,
                     "token_of_vanilla": token / vanilla["token"],
-                    "kv_bytes": found[0]["kv"],
+                    "kv_bytes": timed[0]["kv"],
                     "kv_bytes_formula": costs.kv_bytes(1, lengths),
                 }
             )

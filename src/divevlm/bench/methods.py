@@ -81,10 +81,10 @@ def _grid(rows: int, columns: int) -> Tensor:
 
 def contenders(names: Sequence[str], keep: int, several: bool) -> dict[str, Method]:
     """Those asked for, and the yardstick. Of several views the DPP is timed on all of them together, too."""
-    found = {name: METHODS.get(name)(keep=keep) for name in dict.fromkeys([YARDSTICK, *names])}
-    if several and "cdpruner" in found:
-        found["cdpruner, views together"] = METHODS.get("cdpruner")(keep=keep, apart=False)  # type: ignore[call-arg]
-    return found
+    methods = {name: METHODS.get(name)(keep=keep) for name in dict.fromkeys([YARDSTICK, *names])}
+    if several and "cdpruner" in methods:
+        methods["cdpruner, views together"] = METHODS.get("cdpruner")(keep=keep, apart=False)  # type: ignore[call-arg]
+    return methods
 
 
 def measure(

@@ -71,23 +71,23 @@ def contenders(shape: SelectionShape, device: str = "cpu") -> dict[str, Callable
             "batch": partial(select, x, q, keep),
         }
     x, q = x[0], q[0]
-    found: dict[str, Callable[[], Any]] = {
+    runs: dict[str, Callable[[], Any]] = {
         "floor": lambda: x @ x.T,
         "reference": partial(reference_select, x, q, keep),
     }
     if device != "cpu":
         loops = ("eager", "graph", "triton") if find_spec("triton") else ("eager", "graph")
-        return found | {loop: partial(select, x, q, keep, loop=loop) for loop in loops}  # type: ignore[arg-type]
-    found |= {
+        return runs | {loop: partial(select, x, q, keep, loop=loop) for loop in loops}  # type: ignore[arg-type]
+    runs |= {
         "in place": partial(reference_select, x, q, keep, residuals=InPlace),
         "fast": partial(select, x, q, keep),
         "gram": partial(select, x, q, keep, columns="gram"),
         "picked": partial(select, x, q, keep, columns="picked"),
     }
     if find_spec("numba"):
-        found["eager gram"] = partial(select, x, q, keep, columns="gram", loop="eager")
-        found["eager picked"] = partial(select, x, q, keep, columns="picked", loop="eager")
-    return found
+        runs["eager gram"] = partial(select, x, q, keep, columns="gram", loop="eager")
+        runs["eager picked"] = partial(select, x, q, keep, columns="picked", loop="eager")
+    return runs
 
 
 def place(device: str) -> torch.device:

@@ -72,19 +72,19 @@ class Journal:
         if not self.done or not path.exists():
             return None
         try:
-            found = json.loads(path.read_text())
+            value = json.loads(path.read_text())
         except ValueError:
-            found = None
-        good = isinstance(found, (float, int) if kind is float else kind)
+            value = None
+        good = isinstance(value, (float, int) if kind is float else kind)
         require(good, "--out", str(self.folder), f"a folder with whole files ({path} is empty or damaged)")
-        return found
+        return value
 
     def catch_up(self) -> dict[Key, Record]:
         """Everything that is finished by now, of all processes; a line is read once."""
         for path in sorted(self.folder.glob("samples*.jsonl")):
-            found, end = read_from(path, self.read_until.get(path, 0))
+            records, end = read_from(path, self.read_until.get(path, 0))
             self.read_until[path] = end
-            for record in found:
+            for record in records:
                 self.done.setdefault(key(record), record)
         return self.done
 
@@ -139,7 +139,7 @@ def read_from(path: Path, start: int) -> tuple[list[Record], int]:
         stream.seek(start)
         whole = stream.read()
     end = whole.rfind(b"\n") + 1
-    found = []
+    records = []
     for number, line in enumerate(whole[:end].split(b"\n")[:-1], 1):
         try:
             record = json.loads(line)
@@ -148,8 +148,8 @@ def read_from(path: Path, start: int) -> tuple[list[Record], int]:
             raise ValueError(
                 f"{path} must hold one JSON object of a sample a line, got {line[:40]!r} in line {number}"
             ) from None
-        found.append(record)
-    return found, start + end
+        records.append(record)
+    return records, start + end
 
 
 def _cut_torn(path: Path) -> None:
