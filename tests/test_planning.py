@@ -6,7 +6,7 @@ from transformers import LlavaConfig, LlavaNextConfig, Qwen2VLConfig
 import divevlm
 from divevlm.methods import METHODS
 from divevlm.methods.dart import DART
-from divevlm.planning import Shape
+from divevlm.planning import ModelShape
 
 
 def plans(method, keeps=(192, 128, 64), **settings):
@@ -109,16 +109,16 @@ def test_costs():
 
 def test_shapes_of_models():
     llava = LlavaConfig()
-    assert Shape.of(llava) == Shape()
-    assert Shape.of(LlavaNextConfig()).tokens == 2880
-    assert Shape.of(llava, tokens=100, text=3) == Shape(tokens=100, text=3)
+    assert ModelShape.of(llava) == ModelShape()
+    assert ModelShape.of(LlavaNextConfig()).tokens == 2880
+    assert ModelShape.of(llava, tokens=100, text=3) == ModelShape(tokens=100, text=3)
     with pytest.raises(ValueError, match="tokens must be given for qwen2_vl"):
-        Shape.of(Qwen2VLConfig())
-    assert Shape.of(Qwen2VLConfig(), tokens=50).tokens == 50
+        ModelShape.of(Qwen2VLConfig())
+    assert ModelShape.of(Qwen2VLConfig(), tokens=50).tokens == 50
     with pytest.raises(ValueError, match="model must be of the families"):
-        Shape.of(object())
-    with pytest.raises(ValueError, match="model must be a path or name with a config, got './nowhere'"):
-        Shape.of("./nowhere")
+        ModelShape.of(object())
+    with pytest.raises(ValueError, match="got './nowhere': no such folder"):
+        ModelShape.of("./nowhere")
 
 
 @pytest.mark.parametrize("match", ["final", "layer-mean"])

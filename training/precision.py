@@ -16,8 +16,8 @@ from divevlm_tiny.splits import SIZES
 from divevlm.core.select import select
 from divevlm.core.selection import Selection
 from divevlm.experiments.answering import Answerer
-from divevlm.experiments.loading import load
 from divevlm.experiments.tasks import items
+from divevlm.loading import load
 from divevlm.methods.base import Signals
 from divevlm.methods.dive import DIVE
 

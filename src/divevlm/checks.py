@@ -37,3 +37,33 @@ def counts(option: str, text: str, least: int, most: int) -> list[int]:
     if not all(part.strip().isdecimal() and least <= int(part) <= most for part in parts):
         raise ValueError(f"{option} must be counts from {least} to {most}, got {text!r}")
     return [int(part) for part in parts]
+
+
+def keep(text: str) -> int | float:
+    """64 is a count; 0.25 a share, and so are 1.0 and 1e-1."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    raise ValueError(f"--keep must be a count or a share, got {text!r}")
+
+
+def keeps(text: str) -> tuple[int | float, ...]:
+    """ "192,0.25" -> (192, 0.25)"""
+    return tuple(keep(part) for part in names("--keep", text))
+
+
+def names(option: str, text: str) -> tuple[str, ...]:
+    """Values joined by commas, each once."""
+    parts = [part.strip() for part in text.split(",")]
+    require(all(parts), option, text, "values joined by commas, none of them empty")
+    return tuple(dict.fromkeys(parts))
+
+
+def numbers(option: str, text: str) -> tuple[float, ...]:
+    """ "0,1.5" -> (0.0, 1.5)"""
+    try:
+        return tuple(float(part) for part in names(option, text))
+    except ValueError:
+        raise ValueError(f"{option} must be numbers joined by commas, got {text!r}") from None

@@ -19,7 +19,7 @@ VANILLA = "vanilla"
 
 
 @dataclass(frozen=True)
-class Shape:
+class ModelShape:
     """Of a model and its input. Default: LLaVA-1.5-7B with one image and 64 text tokens.
 
     kv: heads of keys by heads of queries; cut: before which block a method cuts that does not say so itself
@@ -46,41 +46,34 @@ class Shape:
         return prefill_flops([n + self.text for n in visual], [weights] * len(visual), self.width)
 
     @classmethod
-    def of(cls, model: Any, **given: int | None) -> Shape:
+    def of(cls, model: Any, **given: int | None) -> ModelShape:
         """Of a model, its config, or a path or name that transformers can load a config from. given: fields that go first."""
         own = {name: value for name, value in given.items() if value is not None}
         if model is None:
             return cls(**own)
-        if isinstance(model, str):
-            from transformers import AutoConfig
-
-            try:
-                model = AutoConfig.from_pretrained(model)
-            except (OSError, ValueError) as error:
-                reason = str(error).splitlines()[0]
-                raise ValueError(f"model must be a path or name with a config, got {model!r}: {reason}") from None
-        config = getattr(model, "config", model)
-        kind = getattr(config, "model_type", None)
+        from divevlm.loading import config_of
         from divevlm.models import FAMILIES
+
+        config = config_of(model) if isinstance(model, str) else getattr(model, "config", model)
+        kind = getattr(config, "model_type", None)
 
         if not isinstance(kind, str) or kind not in FAMILIES:
             raise ValueError(f"model must be of the families {', '.join(FAMILIES)}, got {kind!r}")
+        family = FAMILIES.get(kind)()
         text = config.get_text_config()
         heads = text.num_attention_heads
-        found: dict[str, Any] = {
+        shape: dict[str, Any] = {
             "layers": text.num_hidden_layers,
             "width": text.hidden_size,
             "mlp": text.intermediate_size,
             "kv": (getattr(text, "num_key_value_heads", None) or heads) / heads,
-            "cut": FAMILIES.get(kind).default_layer,
+            "cut": family.default_layer,
         }
-        if kind in ("llava", "llava_next"):
-            views = 1 if kind == "llava" else 5
-            side = config.vision_config.image_size // config.vision_config.patch_size
-            found |= {"views": views, "tokens": views * side * side}
+        if views := family.usual_views(config):
+            shape |= {"views": len(views), "tokens": sum(views)}
         elif "tokens" not in own:
             raise ValueError(f"tokens must be given for {kind}, whose images have any number of tokens, got None")
-        return cls(**(found | own))
+        return cls(**(shape | own))
 
 
 @dataclass(frozen=True)
@@ -90,7 +83,7 @@ class Plan:
     method: Method | None  # None: vanilla
     match: Match
     keep: int  # what was asked for
-    shape: Shape
+    shape: ModelShape
     tokens_per_layer: list[int]
     final: int
     details: dict[str, Any] = field(default_factory=dict)
@@ -188,7 +181,7 @@ def plan(
             (SparseVLM: the authors' lists, which count tokens that leave a block)
     """
     require(match in MATCHES, "match", match, "'final' or 'layer-mean'")
-    shape = Shape.of(model, tokens=tokens, layers=layers, width=width, mlp=mlp, text=text, views=views)
+    shape = ModelShape.of(model, tokens=tokens, layers=layers, width=width, mlp=mlp, text=text, views=views)
     if method == VANILLA:
         return Plan(None, match, shape.tokens, shape, [shape.tokens] * shape.layers, shape.tokens)
     if isinstance(method, str):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 
@@ -20,17 +20,16 @@ EXTRAS = {  # what brings a package that may be missing
 }
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The first column to the left, the others to the right."""
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[str] = ()) -> str:
+    """The first column and those whose heads are in `left` to the left, the others to the right."""
+    left = {head[0], *left}
     if rich_output(sys.stdout):
-        return _rich_table(head, rows)
+        return _rich_table(head, rows, left)
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
 
     def line(cells: Sequence[str]) -> str:
-        first, *rest = (
-            cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(cells, widths, strict=True))
-        )
-        return "  ".join([first, *rest]).rstrip()
+        columns = zip(head, cells, widths, strict=True)
+        return "  ".join(cell.ljust(w) if name in left else cell.rjust(w) for name, cell, w in columns).rstrip()
 
     return "\n".join([line(head), "  ".join("-" * w for w in widths), *(line(row) for row in rows)])
 
@@ -41,18 +40,17 @@ def rich_output(stream: object) -> bool:
     return terminal and find_spec("rich") is not None
 
 
-def _rich_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _rich_table(head: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[str]) -> str:
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for number, name in enumerate(head):
-        padded = any(row[number].endswith(" ") for row in [head, *rows])  # a column that is filled up on the right
-        drawn.add_column(Text(name.strip()), justify="left" if number == 0 or padded else "right")
+    for name in head:
+        drawn.add_column(Text(name), justify="left" if name in left else "right")
     for row in rows:
-        drawn.add_row(*(Text(cell.strip()) for cell in row))
+        drawn.add_row(*map(Text, row))
     console = Console()
     with console.capture() as shown:
         console.print(drawn)

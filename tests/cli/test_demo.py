@@ -13,7 +13,7 @@ from tests.zoo import build
 def any_model(monkeypatch):
     """A random model in place of the trained one: the same shape of story, other answers."""
     entry = build("llava_576")
-    monkeypatch.setattr("divevlm.cli.loading.embedded", lambda: (entry.model, entry.processor))
+    monkeypatch.setattr("divevlm.loading.load", lambda model: (entry.model, entry.processor))
 
 
 def run(capsys, *arguments):
@@ -50,8 +50,8 @@ def test_without_the_model_it_is_one_line(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr("divevlm_tiny.shipped.MODELS", tmp_path)
     code, out, err = run(capsys, "demo", "-o", str(tmp_path / "page.html"))
     assert (code, out) == (2, "")
-    assert (
-        err == "divevlm: the embedded model is not in this copy of divevlm (run and explore take --model PATH_OR_ID)\n"
+    assert err == (
+        "divevlm: model 'llava' is embedded in divevlm-tiny, which is missing: pip install 'divevlm[demo]'\n"
     )
     assert list(tmp_path.iterdir()) == []
 

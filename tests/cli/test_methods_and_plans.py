@@ -83,7 +83,7 @@ def test_plan_reads_the_shape_of_a_model(capsys, tmp_path):
         (["plan", "fastv", "--keep", "0"], "keep must be a count of at least 1"),
         (["plan", "fastv", "--keep", "64", "--layers", "0"], "layers must be a whole number of at least 1, got 0"),
         (["plan", "all", "--keep", "64", "--tokens", "-1"], "tokens must be a whole number of at least 1, got -1"),
-        (["plan", "fastv", "--keep", "64", "--model", "./nowhere"], "model must be a path or name with a config"),
+        (["plan", "fastv", "--keep", "64", "--model", "./nowhere"], "model must be an embedded one"),
         (["bench", "selection", "--methods", "dive,scopo"], "did you mean 'scope'?"),
     ],
 )

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from divevlm.cli import COMMANDS, main, parser
+from divevlm.cli import COMMANDS, main
 from divevlm.cli.doctor import PARTS
-from divevlm.cli.loading import load_model
+from divevlm.loading import load
 from tests.zoo import build, picture
 
 
@@ -122,13 +122,13 @@ def embedded(model, tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("embedded")
-def test_the_embedded_model_is_what_the_command_asks_for(photo):
-    """--dtype, --attn and --device hold for it, too."""
-    asked = [([], torch.float32, "sdpa"), (["--dtype", "bfloat16", "--attn", "eager"], torch.bfloat16, "eager")]
-    for arguments, dtype, attention in asked:
-        options = parser().parse_args(["run", photo, "What?", "--device", "cpu", *arguments])
-        network, _, name = load_model(options)
-        assert (name, network.device.type, network.dtype) == ("tiny-llava", "cpu", dtype)
+@pytest.mark.parametrize("name", ["llava", "tiny-llava"])
+def test_the_embedded_model_is_what_the_command_asks_for(name):
+    """dtype, attention and device hold for it, too."""
+    for options, dtype, attention in [({}, torch.float32, "sdpa"),
+                                      ({"dtype": "bfloat16", "attn": "eager"}, torch.bfloat16, "eager")]:  # fmt: skip
+        network, _ = load(name, "cpu", **options)
+        assert (network.device.type, network.dtype) == ("cpu", dtype)
         text = network.model.language_model
         assert text.config._attn_implementation == attention
         assert text.rotary_emb.inv_freq.dtype == torch.float32  # positions keep their precision
@@ -139,7 +139,7 @@ def test_the_embedded_model_is_what_the_command_asks_for(photo):
 def test_an_attention_that_is_not_there_is_refused_by_the_embedded_model(capsys, photo):
     code, out, err = run(capsys, "run", photo, "What?", "--keep", "4", "--attn", "flash_attention_2")
     assert (code, out) == (2, "")
-    assert "--model must be a vision-language model that loads with --attn flash_attention_2, got 'tiny-llava'" in err
+    assert "a name on the hub that loads with attention flash_attention_2, got 'tiny-llava'" in err
 
 
 def test_doctor_tells_what_is_wrong(capsys, monkeypatch):
@@ -156,7 +156,7 @@ def test_doctor_tells_what_is_wrong(capsys, monkeypatch):
         (["run", "What is this?"], "IMAGE must come before the question"),
         (["run", "{nowhere}", "What?"], "IMAGE must be a file, got"),
         (["run", "https://example.org/a.png", "What?"], "download it first"),
-        (["run", "{photo}", "What?", "--model", "./nowhere"], "--model must be a vision-language model that loads"),
+        (["run", "{photo}", "What?", "--model", "./nowhere"], "model must be an embedded one"),
         (["run", "{photo}", "What?", "--model", "{model}", "--method", "divee"], "did you mean 'dive'?"),
         (
             ["run", "{photo}", "What?", "--model", "{model}", "--compare", "dive:speed=2"],
@@ -164,16 +164,16 @@ def test_doctor_tells_what_is_wrong(capsys, monkeypatch):
         ),
         (["run", "{photo}", "What?", "--model", "{model}", "--keep", "0"], "keep must be a count of at least 1"),
         (["run", "{photo}", "What?", "--model", "{model}", "--max-new-tokens", "0"], "must be at least 1, got 0"),
-        (["run", "{photo}", "What?", "--model", "{model}", "--device", "tpu7"], "--device must be one that is there"),
+        (["run", "{photo}", "What?", "--model", "{model}", "--device", "tpu7"], "device must be one that is there"),
         (["run", "{photo}", "What?", "--model", "{model}", "--keep", "5", "--html", "/no/where/a.html"], "/no/where"),
         (["run", "{photo}", "What?", "--model", "{model}", "--keep", "5", "--png", "kept.bmp"], ".png or .svg"),
         (
             ["explore", "{photo}", "What?", "--model", "{model}", "--keep", "x"],
-            "--keep must be values joined by commas",
+            "--keep must be a count or a share",
         ),
         (["doctor", "--device", "tpu"], "--device must be one of cpu"),
-        (["doctor", "--device", "cpu:x"], "--device must be one that is there, got 'cpu:x'"),
-        (["run", "{photo}", "What?", "--model", "{model}", "--device", "meta"], "--device must be one that is there"),
+        (["doctor", "--device", "cpu:x"], "device must be one that is there, got 'cpu:x'"),
+        (["run", "{photo}", "What?", "--model", "{model}", "--device", "meta"], "device must be one that is there"),
         (["run", "{photo}", "<image>?", "--model", "{model}"], "refuses these pictures or the question '<image>?'"),
         (["run", "{photo}", "a\udcff", "--model", "{model}"], "refuses these pictures or the question 'a\\udcff'"),
     ],
@@ -202,13 +202,13 @@ def test_a_broken_model_is_one_line(capsys, model, photo, tmp_path, file, conten
     (folder / file).write_text(content)
     code, out, err = run(capsys, "run", photo, "What?", "--model", str(folder))
     assert (code, out) == (2, "")
-    assert f"divevlm: --model must be a vision-language model that loads, got '{folder}'" in err
+    assert f"a folder or a name on the hub that loads, got '{folder}'" in err
     assert err.strip().count("\n") == 0
 
 
 def test_a_picture_that_cannot_be_drawn_is_told_before_the_work(capsys, monkeypatch, photo):
     monkeypatch.setattr("divevlm.files.find_spec", lambda name: None)
-    monkeypatch.setattr("divevlm.cli.loading.load_model", lambda options: pytest.fail("the work began"))
+    monkeypatch.setattr("divevlm.loading.load", lambda *_, **__: pytest.fail("the work began"))
     code, _, err = run(capsys, "run", photo, "What?", "--png", "kept.png")
     assert code == 2
     assert "--png needs matplotlib (pip install 'divevlm[plot]'), got 'kept.png'" in err
@@ -252,11 +252,11 @@ def test_help_has_examples(capsys, command):
 
 
 def test_a_video_is_sampled_and_said_so(capsys, monkeypatch, tmp_path):
-    from tests.viz.test_media import write_video
+    from tests.test_media import write_video
 
     write_video(tmp_path / "a.mp4", 12)
     entry = build("llava_onevision")  # its processor can't be loaded from a folder without torchvision
-    monkeypatch.setattr("divevlm.cli.loading.load_model", lambda options: (entry.model, entry.processor, "zoo"))
+    monkeypatch.setattr("divevlm.loading.load", lambda *_, **__: (entry.model, entry.processor))
     code, out, err = run(
         capsys,
         "run",
@@ -274,7 +274,7 @@ def test_a_video_is_sampled_and_said_so(capsys, monkeypatch, tmp_path):
     assert "3 of 12 frames, evenly spaced, of a video at 10 frames a second" in err
     assert json.loads(out)["visual"] == 3 * 9 + 1
     entry = build("llava")
-    monkeypatch.setattr("divevlm.cli.loading.load_model", lambda options: (entry.model, entry.processor, "zoo"))
+    monkeypatch.setattr("divevlm.loading.load", lambda *_, **__: (entry.model, entry.processor))
     code, _, err = run(capsys, "run", str(tmp_path / "a.mp4"), "What moves?", "--keep", "4")
     assert code == 2
-    assert "takes no videos" in err
+    assert "model must be of a family that takes videos" in err

@@ -6,8 +6,8 @@ import pytest
 
 from divevlm.cli import main
 from divevlm.experiments.answering import Answerer
-from divevlm.experiments.loading import load
 from divevlm.experiments.runner import evaluate
+from divevlm.loading import load
 from tests.micro import micro_llava
 
 from .runs import the_run

@@ -10,7 +10,7 @@ from transformers.utils import is_torchvision_available
 from divevlm.cli import main
 from divevlm.experiments.check import findings
 from divevlm.experiments.check.pictures import photograph, pictures
-from divevlm.experiments.processors import NoVideos, processor_of
+from divevlm.processors import NoVideos, processor_of
 
 from ..zoo import FAMILIES, VIDEO_FAMILIES, build, clip
 
@@ -115,7 +115,7 @@ def test_a_check_that_raises_is_a_finding(check, monkeypatch):
         (["llava", "--method", "vanilla"], "--method must be one that prunes, got 'vanilla'"),
         (["llava", "--method", "dvie"], "did you mean 'dive'?"),
         (["llava", "--repeats", "0"], "--repeats must be at least 1, got 0"),
-        (["llava", "--device", "cuda:77"], "--device must be one that is there"),
+        (["llava", "--device", "cuda:77"], "device must be one that is there"),
     ],
 )
 def test_wrong_values_are_told_in_one_line(capsys, tmp_path, arguments, message):

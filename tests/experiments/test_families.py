@@ -5,8 +5,8 @@ import pytest
 
 from divevlm.experiments.answering import Answerer
 from divevlm.experiments.tasks import Item
+from divevlm.media import Video
 from divevlm.methods import method_of
-from divevlm.viz.media import Clip
 
 from ..zoo import FAMILIES, VIDEO_FAMILIES, build, clip, picture
 
@@ -25,7 +25,7 @@ def images(n=3):
 def clips(n=2):
     def draw(i):
         frames = clip(i, 4, 84, 84)
-        return [Clip(np.asarray(frames), list(range(4)), 4, 2.0)]
+        return [Video(np.asarray(frames), list(range(4)), 4, 2.0)]
 
     return [Item("watch", str(i), "what moved ?", "a", lambda i=i: draw(i)) for i in range(n)]
 
@@ -56,5 +56,5 @@ def test_clips(name):
 
 def test_a_family_without_videos_says_so():
     entry = build("llava")
-    with pytest.raises(ValueError, match="model must be of a family that takes videos for these tasks, got 'llava'"):
+    with pytest.raises(ValueError, match="model must be of a family that takes videos, for these, got 'llava'"):
         Answerer(entry.model, entry.processor).generate(clips(1), None, 2)

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 import transformers
 
+from divevlm.checks import keeps
 from divevlm.cli import main
 from divevlm.experiments import runner
-from divevlm.experiments.loading import load
-from divevlm.experiments.runner import Run, evaluate, keeps
+from divevlm.experiments.runner import Run, evaluate
+from divevlm.loading import load
 
 from .runs import KEEPS, METHODS, TASKS, samples, the_run
 
@@ -119,7 +120,7 @@ def test_a_model_that_cannot_be_loaded_is_told_in_one_line(micro, monkeypatch, e
         raise error
 
     monkeypatch.setattr(transformers.AutoProcessor, "from_pretrained", fails)
-    with pytest.raises(ValueError, match=f"a path or an id, got '.*': {reason}$"):
+    with pytest.raises(ValueError, match=f"a name on the hub that loads, got '.*': {reason}$"):
         load(micro)
 
 
@@ -138,7 +139,7 @@ def test_the_command_prints_a_table_or_json(micro, whole, capsys, tmp_path):
     ("arguments", "message"),
     [
         (["--method", "dvie"], "did you mean 'dive'?"),
-        (["--keep", "many"], "keep must be counts or shares joined by commas, got 'many'"),
+        (["--keep", "many"], "--keep must be a count or a share, got 'many'"),
         (["--tasks", "tasting"], "need lmms-eval: pip install 'divevlm[eval]'"),
         (["--limit", "-1"], "limit must be a count of at least 1 or all"),
         (["--limit", "2,3"], "TASK=COUNT joined by commas (vqav2=2000,all), got '2,3'"),

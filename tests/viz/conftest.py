@@ -5,9 +5,9 @@ import shutil
 
 import pytest
 
+from divevlm.media import Video
 from divevlm.viz.asking import ask
 from divevlm.viz.explorer import page, settings
-from divevlm.viz.media import Clip
 from tests.zoo import build, clip, picture
 
 # Chromium as root, and nothing that it wants to look up by itself
@@ -49,7 +49,7 @@ def image_page(asked_image, tmp_path_factory):
 def video_page(tmp_path_factory):
     """Eight frames, and a question that tries to break out."""
     entry = build("llava_onevision")
-    shown = [Clip(clip(3, 8, 160, 90), list(range(8)), 8, 2.0)]
+    shown = [Video(clip(3, 8, 160, 90), list(range(8)), 8, 2.0)]
     asked = ask(
         entry.model,
         entry.processor,

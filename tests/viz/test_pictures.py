@@ -6,6 +6,7 @@ import torch
 from PIL import Image
 
 from divevlm.core.metrics import relative_gold_likelihood
+from divevlm.media import Video
 from divevlm.methods import method_of
 from divevlm.viz import (
     ask,
@@ -20,7 +21,6 @@ from divevlm.viz import (
     rendered,
     settings,
 )
-from divevlm.viz.media import Clip
 from tests.zoo import build, clip, picture
 
 GREY = (200, 200, 200)
@@ -57,7 +57,7 @@ MEDIA = {
     "llava_next": [Image.new("RGB", (160, 90), GREY)],
     "qwen2_vl": [Image.new("RGB", (160, 90), GREY)],
     "idefics3": [Image.new("RGB", (160, 90), GREY)],
-    "llava_onevision": [Clip(np.full((4, 64, 96, 3), 200, np.uint8), list(range(4)), 4, 2.0)],
+    "llava_onevision": [Video(np.full((4, 64, 96, 3), 200, np.uint8), list(range(4)), 4, 2.0)],
 }
 
 
@@ -109,7 +109,7 @@ def test_gallery_colours_the_difference():
 
 
 def test_evolution_numbers_the_picks():
-    shown = [Clip(clip(0, 4, 96, 64), list(range(4)), 4, 2.0)]
+    shown = [Video(clip(0, 4, 96, 64), list(range(4)), 4, 2.0)]
     asked = answers("qwen2_vl", shown, list(settings(["dive"], [6])))
     figure = evolution(asked, asked.answers[0], steps=(1, 3, 6, 99))
     rows, columns = len(asked.panels), 3  # there is no step 99

@@ -7,12 +7,15 @@ import pytest
 import torch
 from PIL import Image
 
+from divevlm.media import Video
 from divevlm.methods import method_of
 from divevlm.models import family_of
 from divevlm.models.base import View, Visual
-from divevlm.viz.asking import ask, prepare
-from divevlm.viz.media import Clip
-from divevlm.viz.places import Grid, panels, seen, tiling
+from divevlm.models.llava_next import LlavaNext
+from divevlm.models.places import centre_crop, tiling
+from divevlm.prompts import Prompt, inputs
+from divevlm.viz.asking import ask
+from divevlm.viz.places import Grid, panels
 from tests.zoo import FAMILIES, VIDEO_FAMILIES, build
 
 SIZES = [(168, 168), (240, 120), (100, 180)]
@@ -34,16 +37,16 @@ def visual_rows(entry, media):
     """What enters the language model at the visual positions."""
     seen = []
     family = family_of(entry.model)
-    inputs = prepare(entry.processor, family.name, "what ?", media, None)
+    arguments = inputs(entry.processor, family, [Prompt.of("what ?", media)])
     text = family.at(entry.model, family.text)
     handle = text.register_forward_pre_hook(
         lambda m, a, k: seen.append(k["inputs_embeds"][0].clone()), with_kwargs=True
     )
     with torch.no_grad():
-        entry.model(**inputs)
+        entry.model(**arguments)
     handle.remove()
     ids = torch.tensor(sorted(family.token_ids(entry.model.config).values()))
-    return seen[0][torch.isin(inputs["input_ids"][0], ids)]
+    return seen[0][torch.isin(arguments["input_ids"][0], ids)]
 
 
 def placed(entry, media):
@@ -88,7 +91,7 @@ def test_videos(name):
     frames = np.stack([plain((120, 120))] * 4)
 
     def clip(drawn):
-        return [Clip(drawn, list(range(4)), 4, 2.0)]
+        return [Video(drawn, list(range(4)), 4, 2.0)]
 
     shown = placed(entry, clip(frames))
     before = visual_rows(entry, clip(frames))
@@ -121,15 +124,15 @@ def test_what_a_processor_cuts_off():
             **({"do_center_crop": True, "crop_size": {"height": 20}, "size": {"shortest_edge": 25}} | given)
         )
 
-    assert seen(part(), (200, 100)) == pytest.approx((0.3, 0.1, 0.4, 0.8))
-    assert seen(part(do_center_crop=False), (200, 100)) == (0, 0, 1, 1)
-    assert seen(part(size={"height": 20, "width": 20}), (200, 100)) == (0, 0, 1, 1)  # squeezed: nothing is lost
-    assert seen(None, (200, 100)) == (0, 0, 1, 1)
+    assert centre_crop(part(), (200, 100)) == pytest.approx((0.3, 0.1, 0.4, 0.8))
+    assert centre_crop(part(do_center_crop=False), (200, 100)) == (0, 0, 1, 1)
+    assert centre_crop(part(size={"height": 20, "width": 20}), (200, 100)) == (0, 0, 1, 1)  # squeezed: nothing is lost
+    assert centre_crop(None, (200, 100)) == (0, 0, 1, 1)
 
 
 def test_newline_tokens_have_no_place():
     visual = Visual((View(2, 2), View(2, 3, view=1, newlines=True)))
-    first, second = panels("llava_next", None, [visual], [Image.new("RGB", (30, 20))])
+    first, second = panels(LlavaNext(), None, [visual], [Image.new("RGB", (30, 20))])
     assert list(first.cells()) == [0, 1, 2, 3]
     assert list(second.cells()) == [4, 5, 6, 8, 9, 10]
     assert second.cells()[9] == pytest.approx((1 / 3, 0.5, 1 / 3, 0.5))

@@ -5,10 +5,11 @@ from itertools import chain
 import numpy as np
 from transformers import BatchFeature
 
+from divevlm.models import family_of
+
 from .entry import Entry
 
 FPS = 2.0
-NESTED = ("llava_onevision", "idefics3", "smolvlm")  # these want to know which image belongs to which sample
 
 
 def inputs(entry: Entry, samples: list[dict], padding_side: str = "left") -> BatchFeature:
@@ -25,7 +26,7 @@ def inputs(entry: Entry, samples: list[dict], padding_side: str = "left") -> Bat
     - llava, llava_576, and the clips of llava_next_video are cropped to a square; the tiles of internvl, idefics3 and smolvlm
       and the clips of llava_onevision, internvl and smolvlm are squeezed to squares.
     """
-    processor = entry.processor
+    processor, family = entry.processor, family_of(entry.model)
     texts = [
         processor.apply_chat_template(
             [_turn(sample)], chat_template=processor.chat_template, add_generation_prompt=True, tokenize=False
@@ -36,9 +37,9 @@ def inputs(entry: Entry, samples: list[dict], padding_side: str = "left") -> Bat
     images = [sample.get("images", []) for sample in samples]
     videos = [sample.get("videos", []) for sample in samples]
     if any(images):
-        visual["images"] = images if entry.family in NESTED else list(chain(*images))
+        visual["images"] = images if family.nested_images else list(chain(*images))
     if any(videos):
-        visual["videos"] = videos if entry.family == "smolvlm" else list(chain(*videos))
+        visual["videos"] = videos if family.nested_videos else list(chain(*videos))
         visual["video_metadata"] = [_metadata(video) for video in chain(*videos)]
     return processor(text=texts, padding=True, padding_side=padding_side, return_tensors="pt", **visual)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
+import sys
 from collections.abc import Sequence
 from importlib import import_module
 
 from divevlm import __version__
+from divevlm.cli.parser import Parser
 from divevlm.terminal import one_line
 
 COMMANDS = (
@@ -35,13 +36,8 @@ EXAMPLES = """examples:
 Every command has --help and --json."""
 
 
-def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
-        prog="divevlm",
-        description="Keep the visual tokens that a prompt needs.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def parser() -> Parser:
+    top = Parser(prog="divevlm", description="Keep the visual tokens that a prompt needs.", epilog=EXAMPLES)
     top.add_argument("--version", action="version", version=f"divevlm {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in COMMANDS:
@@ -50,10 +46,11 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Errors are one line and exit code 2; Ctrl-C is exit code 130."""
+    """Errors are one line and exit code 2; Ctrl-C is exit code 130. Without a command: the help."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
 
     def run() -> None:
-        options = parser().parse_args(arguments)
+        options = parser().parse_args(words or ["--help"])
         options.run(options)
 
     return one_line(run)

@@ -34,11 +34,12 @@ def add(commands: Any) -> None:
         "analyze",
         help="what the mechanism does: " + ", ".join(WHAT),
         epilog="\n".join(f"{name:<12} {about}" for name, about in WHAT.items()) + f"\n\n{EXAMPLES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("what", choices=tuple(WHAT))
     parser.add_argument("--model", default="llava", metavar="ID", help="an embedded model (llava), a path or an id")
-    parser.add_argument("--method", default="", help="instead of the analysis' own: names with options, by commas")
+    parser.add_argument(
+        "--method", old=["--methods"], default="", help="instead of the analysis' own: names with options, by commas"
+    )
     parser.add_argument("--keep", default="", help="budgets instead of the analysis' own; runtime, energy: one")
     parser.add_argument(
         "--tasks", default="embedded", help="embedded, some of its tasks, or lmms-eval names (extra eval)"
@@ -48,7 +49,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--split", default="validation", choices=("validation", "test", "shift"))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--batch-size", type=int, default=16, dest="batch")
-    parser.add_argument("--new-tokens", type=int, help="generated in runtime (32)")
+    parser.add_argument("--new-tokens", old=["--max-new-tokens"], type=int, help="generated in runtime (32)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="default: divevlm-results/analyze-WHAT; resumes there")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     parser.set_defaults(run=run)

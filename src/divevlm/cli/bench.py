@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from divevlm.checks import at_least, counts
+from divevlm.checks import at_least, counts, names
 from divevlm.files import check_picture, check_target, write
 from divevlm.terminal import progress, table
 
@@ -38,7 +38,10 @@ def add(commands: Any) -> None:
         help="cuda: eager, graph and Triton, and their share of a prefill",
     )
     selection.add_argument(
-        "--methods", metavar="NAMES", help="time every method's selection instead: all, or names joined by commas"
+        "--method",
+        old=["--methods"],
+        metavar="NAMES",
+        help="time every method's selection instead: all, or names joined by commas",
     )
     selection.set_defaults(run=run_selection)
     engine = kinds.add_parser(
@@ -57,11 +60,13 @@ def add(commands: Any) -> None:
     accuracy = kinds.add_parser(
         "accuracy",
         help="answers of the embedded model under pruning: every method and budget, task by task",
-        epilog="example: divevlm bench accuracy --methods dive,fastv,dive:norm=none --keep 64,16 --n 400",
+        epilog="example: divevlm bench accuracy --method dive,fastv,dive:norm=none --keep 64,16 --limit 400",
     )
-    accuracy.add_argument("--methods", default="dive,dive-no-update", help="names, with settings: dive:layer=3:eta=0.5")
+    accuracy.add_argument(
+        "--method", old=["--methods"], default="dive,dive-no-update", help="names, with settings: dive:layer=3:eta=0.5"
+    )
     accuracy.add_argument("--keep", default="192,128,64,32,16", metavar="K,K", help="budgets in tokens of 576")
-    accuracy.add_argument("--n", type=int, default=1000, help="questions (default 1000)")
+    accuracy.add_argument("--limit", old=["--n"], type=int, default=1000, help="questions (default 1000)")
     accuracy.add_argument("--split", choices=("validation", "test", "shift"), default="validation")
     accuracy.add_argument("--model", default="llava", help="llava, or a folder with a tiny-llava of another training")
     accuracy.add_argument("--plot", type=Path, metavar="FILE", help="also draw accuracy over the budget (.png or .svg)")
@@ -83,17 +88,17 @@ def add(commands: Any) -> None:
 
 
 def run_selection(options: argparse.Namespace) -> None:
-    from divevlm.bench.selection import SHAPES, Shape, measure, place
+    from divevlm.bench.selection import SHAPES, SelectionShape, measure, place
 
     check_target("--out", options.out)
     _at_least_one(options, "rounds", "slow_rounds")
     place(options.device)
-    if options.methods:
+    if options.method:
         if options.device != "cpu":
-            raise ValueError("--device must be cpu with --methods, got 'cuda'")
+            raise ValueError("--device must be cpu with --method, got 'cuda'")
         run_methods(options)
         return
-    shapes = [Shape(*_shape(text)) for text in options.shape] if options.shape else SHAPES
+    shapes = [SelectionShape(*_shape(text)) for text in options.shape] if options.shape else SHAPES
     with progress("bench selection") as tick:
         result = measure(shapes, options.rounds, options.slow_rounds, options.device, tick)
     _show(options, result, _selection_table)
@@ -101,14 +106,14 @@ def run_selection(options: argparse.Namespace) -> None:
 
 def run_methods(options: argparse.Namespace) -> None:
     from divevlm.bench.methods import SHAPES, measure
-    from divevlm.bench.selection import Shape
+    from divevlm.bench.selection import SelectionShape
     from divevlm.methods import METHODS
 
-    shapes = [Shape(*_shape(text)) for text in options.shape] if options.shape else SHAPES
+    shapes = [SelectionShape(*_shape(text)) for text in options.shape] if options.shape else SHAPES
     costly = [name for name in METHODS if METHODS.get(name).cost != "none"]
-    names = costly if options.methods == "all" else options.methods.split(",")
+    chosen = costly if options.method == "all" else names("--method", options.method)
     with progress("bench selection") as tick:
-        result = measure(names, shapes, options.rounds, tick)
+        result = measure(chosen, shapes, options.rounds, tick)
     _show(options, result, _methods_table)
 
 
@@ -129,10 +134,10 @@ def run_accuracy(options: argparse.Namespace) -> None:
 
     check_target("--out", options.out)
     check_picture("--plot", options.plot)
-    _at_least_one(options, "n")
+    _at_least_one(options, "limit")
     keeps = counts("--keep", options.keep, 1, 576)
     with progress("bench accuracy") as tick:
-        result = measure(options.methods.split(","), keeps, options.n, options.split, options.model, tick)
+        result = measure(names("--method", options.method), keeps, options.limit, options.split, options.model, tick)
     _draw(options, plot, result)
     _show(options, result, tables)
 
@@ -166,17 +171,17 @@ def _at_least_one(options: argparse.Namespace, *names: str) -> None:
 
 
 def _engine_shape(text: str) -> Any:
-    from divevlm.bench.engine import Shape
+    from divevlm.bench.engine import ModelShape
 
-    found = re.fullmatch(r"(\d+),(\d+),(\d+),(\d+):(\d+(?:,\d+)*)", text)
-    numbers = [int(part) for part in found.groups()[:4]] if found else [0]
-    keeps = tuple(int(part) for part in found.group(5).split(",")) if found else (0,)
-    good = found and min(*numbers, *keeps) >= 1 and numbers[0] >= 3 and numbers[1] % 64 == 0 and numbers[3] >= 6
+    match = re.fullmatch(r"(\d+),(\d+),(\d+),(\d+):(\d+(?:,\d+)*)", text)
+    numbers = [int(part) for part in match.groups()[:4]] if match else [0]
+    keeps = tuple(int(part) for part in match.group(5).split(",")) if match else (0,)
+    good = match and min(*numbers, *keeps) >= 1 and numbers[0] >= 3 and numbers[1] % 64 == 0 and numbers[3] >= 6
     if not good or max(keeps) > 576 * numbers[2]:
         allowed = "L,d,V,M:K,K with at least 3 blocks, d a multiple of 64, 1 view, 6 text tokens, and K up to 576 V"
         raise ValueError(f"--shape must be {allowed}, got {text!r}")
     layers, width, views, words = numbers
-    return Shape(layers, width, views, words, keeps)
+    return ModelShape(layers, width, views, words, keeps)
 
 
 def _shape(text: str) -> list[int]:
@@ -187,16 +192,9 @@ def _shape(text: str) -> list[int]:
 
 
 def _selection_table(result: dict[str, Any]) -> str:
-    shown = [row for row in result["rows"] if "of_prefill" in row]
-    head = [
-        "(N, d, M, K)",
-        "path",
-        "ms",
-        "over reference",
-        "of floor",
-        "of prefill" if shown else "peak / N^2",
-        "picks",
-    ]
+    with_prefill = any("of_prefill" in row for row in result["rows"])
+    last_but_one = "of prefill" if with_prefill else "peak / N^2"
+    head = ["(N, d, M, K)", "path", "ms", "over reference", "of floor", last_but_one, "picks"]
     rows, last = [], None
     for row in result["rows"]:
         extra = f"{100 * row['of_prefill']:.1f} %" if "of_prefill" in row else ""
@@ -214,7 +212,7 @@ def _selection_table(result: dict[str, Any]) -> str:
         last = row["shape"]
     versions = ", ".join(f"{key} {value}" for key, value in result["machine"].items())
     note = "medians of interleaved runs; floor = the product X X^T alone; picks: against float64"
-    if shown:
+    if with_prefill:
         note += "; prefill: 32 blocks of a 7B Llama in bfloat16"
     return f"{table(head, rows)}\n\n{note}; {versions}"
 
@@ -231,18 +229,8 @@ def _methods_table(result: dict[str, Any]) -> str:
 
 
 def _engine_table(result: dict[str, Any]) -> str:
-    head = [
-        "model",
-        "keep",
-        "prefill ms",
-        "speed-up",
-        "bound",
-        "of bound",
-        "selection",
-        "token ms",
-        "of vanilla",
-        "KV MB",
-    ]
+    head = ["model", "keep", "prefill ms", "speed-up", "bound", "of bound", "selection", "token ms",
+            "of vanilla", "KV MB"]  # fmt: skip
     rows, last = [], None
     for row in result["rows"]:
         rows.append(

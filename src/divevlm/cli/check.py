@@ -8,7 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from divevlm.cli.loading import DTYPES, keep
+from divevlm.checks import at_least, keep
+from divevlm.cli.loading import add_device_options
 from divevlm.files import write
 from divevlm.terminal import progress, table
 
@@ -33,20 +34,20 @@ def add(commands: Any) -> None:
         "check",
         help="does pruning work on your checkpoint and card? proofs and measurements, no data set",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("model", metavar="MODEL", help="a folder, a name on the hub, or an embedded model (llava)")
-    parser.add_argument("--method", default="dive", help="a name with options: dive:eta=0.5")
-    parser.add_argument("--keep", type=keep, default=0.2, help="a count or a share of the visual tokens (default 0.2)")
-    parser.add_argument(
-        "--dtype", choices=DTYPES, help="of the weights (default: float32 on a CPU, as stored on a GPU)"
-    )
-    parser.add_argument("--device", help="cpu, cuda, cuda:1 (default: the first GPU if there is one)")
+    parser.add_argument("--method", old=["--methods"], default="dive", help="a name with options: dive:eta=0.5")
+    parser.add_argument("--keep", default="0.2", help="a count or a share of the visual tokens (default 0.2)")
+    add_device_options(parser)
     parser.add_argument("--device-map", choices=("auto",), help="spread the model over all GPUs")
-    parser.add_argument("--attn", choices=("sdpa", "eager", "flash_attention_2"), help="attention implementation")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="one of your own beside those that are drawn")
     parser.add_argument(
-        "--new-tokens", type=int, default=16, metavar="N", help="generated in measurements (default 16)"
+        "--new-tokens",
+        old=["--max-new-tokens"],
+        type=int,
+        default=16,
+        metavar="N",
+        help="generated in measurements (default 16)",
     )
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="of each measurement (default 3)")
     parser.add_argument("--out", type=Path, default=Path("divevlm-check.json"), metavar="FILE", help="the whole report")
@@ -55,38 +56,36 @@ def add(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from divevlm.checks import at_least
-    from divevlm.cli.loading import check_device, quiet
     from divevlm.experiments.check.costs import measured
     from divevlm.experiments.check.findings import Subject, findings
     from divevlm.experiments.check.pictures import pictures
-    from divevlm.experiments.loading import default_device, load, machine
+    from divevlm.experiments.loading import machine
     from divevlm.experiments.settings import Setting
+    from divevlm.loading import check_device, default_device, load
 
     at_least("--new-tokens", options.new_tokens, 2)
     at_least("--repeats", options.repeats, 1)
     if options.method == "vanilla":
         raise ValueError("--method must be one that prunes, got 'vanilla'")
-    setting, whole = (Setting(options.method, share).check() for share in (options.keep, 1.0))
+    setting, whole = (Setting(options.method, share).check() for share in (keep(options.keep), 1.0))
     check_device(options.device or default_device())
-    shown = pictures()
+    samples = pictures()
     if options.picture is not None:
-        from divevlm.viz.media import read_picture
+        from divevlm.media import read_picture
 
-        shown.append((str(options.picture.name), read_picture(options.picture)))
-    quiet()
+        samples.append((str(options.picture.name), read_picture(options.picture)))
     with progress("divevlm check") as tick:
         tick("loading the model")
         model, processor = load(options.model, options.device, options.dtype, options.device_map, attn=options.attn)
-        pruned, same = (one.ready(model, processor) for one in (setting, whole))
+        pruned, same = (budget.ready(model, processor) for budget in (setting, whole))
         assert pruned is not None
         assert same is not None
-        subject = Subject(model, processor, pruned, same, shown)
-        found = findings(subject, tick)
+        subject = Subject(model, processor, pruned, same, samples)
+        results = findings(subject, tick)
         tick("measuring")
         times = measured(subject, options.new_tokens, options.repeats)
     text = model.config.get_text_config()
-    broken = [one.check for one in found if one.ok is False]
+    broken = [result.check for result in results if result.ok is False]
     report = {
         "model": options.model,
         "family": model.config.model_type,
@@ -98,7 +97,7 @@ def run(options: argparse.Namespace) -> None:
         "blocks": text.num_hidden_layers,
         "machine": machine(),
         "ok": not broken,
-        "checks": [asdict(one) for one in found],
+        "checks": [asdict(result) for result in results],
         "rows": times,
     }
     write(options.out, json.dumps(report, indent=1) + "\n")
@@ -113,8 +112,8 @@ def run(options: argparse.Namespace) -> None:
 def _show(report: dict[str, Any], out: Path) -> None:
     about = ("family", "setting", "dtype", "attention", "device")
     print(f"{report['model']}: {', '.join(str(report[name]) for name in about)}\n")
-    said = {True: "ok", False: "BROKEN", None: "can't tell"}
-    print(table(["promise", "", "found"], [[c["check"], said[c["ok"]], c["detail"]] for c in report["checks"]]))
+    words = {True: "ok", False: "BROKEN", None: "can't tell"}
+    print(table(["promise", "", "found"], [[c["check"], words[c["ok"]], c["detail"]] for c in report["checks"]]))
     there = [column for column in COLUMNS if any(column[0] in row for row in report["rows"])]
     lines = [
         [row["setting"], *(f"{row[name]:.{digits}f}" if name in row else "" for name, _, digits in there)]
@@ -126,6 +125,6 @@ def _show(report: dict[str, Any], out: Path) -> None:
         f"\nkept {pruned['kept']:.0f} of {pruned['visual']:.0f} visual tokens of a photograph; "
         f"first token x{full['prefill_ms'] / pruned['prefill_ms']:.2f}, total x{full['total_ms'] / pruned['total_ms']:.2f}"
     )
-    unsure = sum(one["ok"] is None for one in report["checks"])
+    unsure = sum(check["ok"] is None for check in report["checks"])
     verdict = "every promise is kept" if report["ok"] else "BROKEN: please open an issue"
     print(f"verdict: {verdict}{f', {unsure} can not be told' if unsure and report['ok'] else ''}; all of it in {out}")

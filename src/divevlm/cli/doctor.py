@@ -36,11 +36,11 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from divevlm import __version__
-    from divevlm.cli.loading import check_device, quiet
     from divevlm.cli.selfcheck import checks
+    from divevlm.loading import check_device, embedded_models, quiet
 
     quiet()
-    found = {"divevlm": __version__, "python": platform.python_version(), "system": platform.platform()}
+    versions = {"divevlm": __version__, "python": platform.python_version(), "system": platform.platform()}
     there = devices()
     if options.device is not None and options.device.split(":")[0] not in there:
         raise ValueError(f"--device must be one of {', '.join(there)}, got {options.device!r}")
@@ -51,8 +51,8 @@ def run(options: argparse.Namespace) -> None:
         for device in [options.device] if options.device else there:
             tick(f"checking the engine on {device}")
             rows += [{"device": device} | row for row in checks(device)]
-    result = found | {"devices": there, "extras": extras(), "embedded_models": embedded(), "rows": rows}
-    print(json.dumps(result) if options.json else shown(result))
+    result = versions | {"devices": there, "extras": extras(), "embedded_models": embedded_models(), "rows": rows}
+    print(json.dumps(result) if options.json else as_text(result))
     if not all(row["ok"] for row in rows):
         raise ValueError("the self-check failed: pruned answers can't be trusted on this machine")
 
@@ -76,12 +76,6 @@ def extras() -> list[dict[str, Any]]:
     return rows
 
 
-def embedded() -> list[str]:
-    from divevlm_tiny import available
-
-    return available()
-
-
 def _version(package: str) -> str | None:
     try:
         return version(package)
@@ -89,7 +83,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def shown(result: dict[str, Any]) -> str:
+def as_text(result: dict[str, Any]) -> str:
     parts = [
         [
             row["extra"],
@@ -99,8 +93,6 @@ def shown(result: dict[str, Any]) -> str:
         ]
         for row in result["extras"]
     ]
-    widths = [max(len(row[i]) for row in parts) for i in range(4)]
-    parts = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in parts]
     rows = [
         [row["check"], row["device"], "ok" if row["ok"] else "FAILED", f"{row['seconds']:.1f} s"]
         for row in result["rows"]
@@ -110,7 +102,7 @@ def shown(result: dict[str, Any]) -> str:
         "devices: " + "; ".join(f"{name} ({what})" for name, what in result["devices"].items()),
         "embedded models: " + (", ".join(result["embedded_models"]) or "none in this copy"),
         "",
-        table(["extra", "installed", "made of".ljust(widths[2]), "for".ljust(widths[3])], parts),
+        table(head := ["extra", "installed", "made of", "for"], parts, left=head),
         "",
         table(["self-check", "device", "result", "took"], rows),
         *(f"{row['check']}: {row['problem']}" for row in result["rows"] if row["problem"]),

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from divevlm.checks import keeps, names
 from divevlm.terminal import table
 
 EPILOG = """examples:
@@ -21,10 +22,11 @@ def add(commands: Any) -> None:
         "eval",
         help="answers under pruning: methods, budgets, tasks; resumable",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--model", default="llava", metavar="ID", help="an embedded model (llava), a path or an id")
-    parser.add_argument("--method", default="dive", help="names joined by commas, with options: dive:eta=0.5:layer=3")
+    parser.add_argument(
+        "--method", old=["--methods"], default="dive", help="names joined by commas, with options: dive:eta=0.5:layer=3"
+    )
     parser.add_argument("--keep", default="64", help="counts or shares joined by commas")
     parser.add_argument("--tasks", default="embedded", help="embedded, some of its eight tasks, or lmms-eval names")
     parser.add_argument(
@@ -37,7 +39,9 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--split", default="validation", choices=("validation", "test", "shift"), help="of the embedded tasks"
     )
-    parser.add_argument("--new-tokens", type=int, default=16, help="longest answer to an embedded question")
+    parser.add_argument(
+        "--new-tokens", old=["--max-new-tokens"], type=int, default=16, help="longest answer to an embedded question"
+    )
     parser.add_argument(
         "--engine", choices=("process", "ray"), default="process", help="ray: Ray Data actors (extra ray)"
     )
@@ -63,30 +67,18 @@ def run(options: argparse.Namespace) -> None:
     from divevlm.experiments.lmms import scores as lmms_scores
     from divevlm.experiments.loading import rank
     from divevlm.experiments.results import cells
-    from divevlm.experiments.runner import Run, evaluate, keeps, names, usual_inputs
+    from divevlm.experiments.runner import Run, evaluate, usual_inputs
     from divevlm.experiments.tasks import is_embedded
 
-    same = (
-        "model",
-        "out",
-        "seed",
-        "split",
-        "new_tokens",
-        "engine",
-        "workers",
-        "ocr",
-        "pad",
-        "device_map",
-        "dtype",
-        "include",
-    )
-    limits, tasks = Limits.parse(options.limit), names(options.tasks)
+    same = ("model", "out", "seed", "split", "new_tokens", "engine", "workers", "ocr", "pad", "device_map", "dtype",
+            "include")  # fmt: skip
+    limits, tasks = Limits.parse(options.limit), names("--tasks", options.tasks)
     asks = any(not is_embedded(name) for name in tasks)
-    found = evaluate(
+    results = evaluate(
         Run(
             limit=limits.default,
             limits=limits.named,
-            methods=names(options.method),
+            methods=names("--method", options.method),
             keeps=keeps(options.keep),
             tasks=tasks,
             batch=options.batch if options.batch is not None else 1 if asks else 16,
@@ -98,10 +90,10 @@ def run(options: argparse.Namespace) -> None:
     if rank()[0]:  # not the first of several processes
         return
     if options.json:
-        print(json.dumps(found))
+        print(json.dumps(results))
         return
-    if found["rows"]:
-        print(table(*cells(found["rows"])))
-    if "benchmarks" in found:
-        print(table(*lmms_scores.cells(found["benchmarks"])))
-    print(f"\nresults in {options.out}; {found['wall_seconds']:.0f} s")
+    if results["rows"]:
+        print(table(*cells(results["rows"])))
+    if "benchmarks" in results:
+        print(table(*lmms_scores.cells(results["benchmarks"])))
+    print(f"\nresults in {options.out}; {results['wall_seconds']:.0f} s")

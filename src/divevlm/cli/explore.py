@@ -7,12 +7,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from divevlm.cli.loading import add_model_options, ask_all, keep, media_and_question
+from divevlm.checks import keeps, names, numbers
+from divevlm.cli.loading import add_model_options, ask_all, media_and_question
 from divevlm.files import check_target, write
 
 EXAMPLES = """examples:
   divevlm explore photo.jpg "What is on the table?" --model llava-hf/llava-1.5-7b-hf -o page.html
-  divevlm explore clip.mp4 "Who wins?" --model PATH --keep 0.15,0.05 --methods dive,fastv --lam 0,1.5 --eta 0.8,1"""
+  divevlm explore clip.mp4 "Who wins?" --model PATH --keep 0.15,0.05 --method dive,fastv --lam 0,1.5 --eta 0.8,1"""
 
 
 def add(commands: Any) -> None:
@@ -20,12 +21,15 @@ def add(commands: Any) -> None:
         "explore",
         help="write a page that shows how tokens are chosen, step by step",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     explore.add_argument("what", nargs="+", metavar="IMAGE ... QUESTION", help="pictures or videos, then the question")
     explore.add_argument("-o", "--out", type=Path, default=Path("page.html"), metavar="FILE", help="default page.html")
     explore.add_argument(
-        "--methods", default="dive,dive-no-update,fastv,random", metavar="NAMES", help="joined by commas"
+        "--method",
+        old=["--methods"],
+        default="dive,dive-no-update,fastv,random",
+        metavar="NAMES",
+        help="names joined by commas",
     )
     explore.add_argument("--keep", default="64,16", metavar="K,K", help="budgets: counts or shares (default 64,16)")
     explore.add_argument("--lam", default="0,1.5,3", metavar="L,L", help="prompt strengths of the first method")
@@ -39,32 +43,24 @@ def run(options: argparse.Namespace) -> None:
     from divevlm.viz.explorer import page, settings
 
     check_target("--out", options.out)
-    keeps = listed("--keep", options.keep, keep)
     runs = list(
         settings(
-            listed("--methods", options.methods, str),
-            keeps,
-            listed("--lam", options.lam, float),
-            listed("--eta", options.eta, float),
+            names("--method", options.method),
+            keeps(options.keep),
+            numbers("--lam", options.lam),
+            numbers("--eta", options.eta),
         )
     )
     media, question = media_and_question(options)
-    asked = ask_all(options, "divevlm explore", media, question, [("all tokens", None), *runs])
-    html = page(asked)
+    comparison = ask_all(options, "divevlm explore", media, question, [("all tokens", None), *runs])
+    html = page(comparison)
     write(options.out, html)
-    rows = [{"setting": answer.label, "answer": answer.text} for answer in asked.answers]
+    rows = [{"setting": answer.label, "answer": answer.text} for answer in comparison.answers]
     if options.json:
-        print(json.dumps({"page": str(options.out), "bytes": len(html.encode()), "visual": asked.visual, "rows": rows}))
+        print(
+            json.dumps(
+                {"page": str(options.out), "bytes": len(html.encode()), "visual": comparison.visual, "rows": rows}
+            )
+        )
         return
     print(f"wrote {options.out} ({len(html) / 1e6:.1f} MB, {len(runs)} settings): open it in any browser")
-
-
-def listed(option: str, text: str, kind: Any) -> list[Any]:
-    """Values joined by commas."""
-    try:
-        values = [kind(part.strip()) for part in text.split(",") if part.strip()]
-    except (ValueError, argparse.ArgumentTypeError):
-        values = []
-    if not values:
-        raise ValueError(f"{option} must be values joined by commas, got {text!r}")
-    return list(dict.fromkeys(values))

@@ -14,8 +14,9 @@ HEAD = ("method", "paper", "chooses", "reads the prompt", "merges", "cost of cho
 
 def add(commands: Any) -> None:
     methods = commands.add_parser(
-        "methods", help="pruning methods and their settings", epilog="example: divevlm methods --json"
+        "methods", help="pruning methods and their settings", epilog="examples: divevlm methods; divevlm methods dive"
     )
+    methods.add_argument("name", nargs="?", metavar="METHOD", help="tell all of this one")
     form = methods.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     form.add_argument("--markdown", action="store_true", help="print the table as the README has it")
@@ -26,16 +27,16 @@ def run(options: argparse.Namespace) -> None:
     from divevlm.methods import METHODS, Method
 
     common = {f.name for f in fields(Method)}
-    if options.json:
-        print(json.dumps({"rows": [_row(METHODS.get(name), common) for name in METHODS]}))
+    if options.json or options.name:
+        described = [_row(METHODS.get(name), common) for name in ([options.name] if options.name else METHODS)]
+        print(json.dumps({"rows": described}) if options.json else _text(described[0], Method))
         return
     rows = [_cells(METHODS.get(name)) for name in METHODS]
     if options.markdown:
         print("\n".join("| " + " | ".join(cells) + " |" for cells in [HEAD, ["---"] * len(HEAD), *rows]))
         return
-    widths = [max(len(cells[i]) for cells in [HEAD, *rows]) for i in range(len(HEAD))]  # all columns to the left
-    print(table(HEAD, [[cell.ljust(width) for cell, width in zip(cells, widths, strict=True)] for cells in rows]))
-    print(f"\nEvery method also takes {', '.join(sorted(common))}; settings of each: --json.")
+    print(table(HEAD, rows, left=HEAD))
+    print(f"\nEvery method also takes {', '.join(sorted(common))}; settings of each: divevlm methods METHOD.")
 
 
 def _cells(kind: Any) -> list[str]:
@@ -64,3 +65,12 @@ def _row(kind: Any, common: set[str]) -> dict[str, Any]:
         "families": _families(kind),
         "settings": {f.name: f.default for f in fields(kind) if f.init and f.name not in common},
     }
+
+
+def _text(row: dict[str, Any], base: Any) -> str:
+    """One method: what it is, its own settings, and those of every method, with their defaults."""
+    lines = [row["method"] + (f" ({row['paper']})" if row["paper"] else ""), row["about"], ""]
+    common = {f.name: f.default for f in fields(base) if f.init} | {"keep": "needed: a count or a share"}
+    for title, settings in (("its settings", row["settings"]), ("settings of every method", common)):
+        lines += [f"{title}:", *(f"  {name:<16} {value}" for name, value in settings.items()), ""]
+    return "\n".join([*lines, f"example: divevlm run photo.jpg QUESTION --method {row['method']} --keep 64"])

@@ -8,19 +8,6 @@ from typing import Any
 
 from divevlm.terminal import table
 
-SHOWS = {  # family -> what its visual tokens are, and whether it takes videos
-    "idefics3": ("tiles among text", ""),
-    "internvl": ("tiles", "frames as images"),
-    "llava": ("one view", ""),
-    "llava_next": ("base view + tile mosaic with newlines", ""),
-    "llava_next_video": ("base view + tile mosaic; pooled frames", "yes"),
-    "llava_onevision": ("base view + tile mosaic; pooled frames", "yes"),
-    "qwen2_5_vl": ("any grid, M-RoPE", "yes"),
-    "qwen2_vl": ("any grid, M-RoPE", "yes"),
-    "qwen3_vl": ("any grid, M-RoPE, deepstack", "yes"),
-    "smolvlm": ("tiles among text", "frames as images"),
-}
-
 
 def add(commands: Any) -> None:
     models = commands.add_parser(
@@ -45,12 +32,10 @@ def run(options: argparse.Namespace) -> None:
             "| family (`model_type`) | visual tokens | video | cut before block | checkpoints |\n|---|---|---|---|---|"
         )
         for f in families:
-            shows, video = SHOWS.get(f.name, ("", ""))
-            print(f"| `{f.name}` | {shows} | {video} | {f.default_layer} | {', '.join(f.checkpoints)} |")
+            print(f"| `{f.name}` | {f.about} | {f.videos} | {f.default_layer} | {', '.join(f.checkpoints)} |")
         return
-    lines = [[f.name if i == 0 else "", checkpoint] for f in families for i, checkpoint in enumerate(f.checkpoints)]
-    width = max(len(line[1]) for line in lines)
-    print(
-        table(["family", "checkpoints".ljust(width)], [[name, checkpoint.ljust(width)] for name, checkpoint in lines])
-    )
+    lines = [
+        [f.name if i == 0 else "", checkpoint] for f in families for i, checkpoint in enumerate(f.checkpoints or [""])
+    ]
+    print(table(["family", "checkpoints"], lines, left=["checkpoints"]))
     print("\nLoad them with plain transformers; 7B and 13B differ in their config only.")

@@ -6,6 +6,7 @@ import argparse
 import json
 from typing import Any
 
+from divevlm.checks import keep
 from divevlm.terminal import table
 
 
@@ -16,8 +17,8 @@ def add(commands: Any) -> None:
         epilog="example: divevlm plan fastv --keep 64 --match layer-mean; divevlm plan all --tokens 2880 --keep 320",
     )
     plan.add_argument("method", help="a method, or all")
-    plan.add_argument("--model", metavar="PATH_OR_ID", help="take the shape from this model's config")
-    plan.add_argument("--keep", required=True, type=_keep, help="visual tokens of an image: a count or a share")
+    plan.add_argument("--model", metavar="MODEL", help="take the shape from this model's config")
+    plan.add_argument("--keep", required=True, help="visual tokens of an image: a count or a share")
     plan.add_argument(
         "--match",
         choices=("final", "layer-mean"),
@@ -41,35 +42,37 @@ def run(options: argparse.Namespace) -> None:
     from divevlm.methods import METHODS
     from divevlm.planning import VANILLA, plan
 
+    budget = keep(options.keep)
     shape = {name: getattr(options, name) for name in ("tokens", "layers", "width", "mlp", "text", "views")}
     every = options.method == "all"
     rows: list[dict[str, Any]] = []
     for name in [VANILLA, *METHODS] if every else [options.method]:
         try:
-            found = plan(name, options.model, keep=options.keep, match=options.match, **shape)
+            planned = plan(name, options.model, keep=budget, match=options.match, **shape)
         except ValueError as error:
             if not every or name == VANILLA:
                 raise
             rows.append({"method": name, "match": options.match, "error": str(error)})
             continue
-        rows.append(found.to_dict() | {"blocks": found.runs()})
+        rows.append(planned.to_dict() | {"blocks": planned.runs()})
     if options.json:
         print(json.dumps({"rows": rows}))
     elif every:
         head = ["method", "in the end", "mean entering", "leaving", "prefill", "KV", "blocks"]
-        width = max(len(row.get("blocks", "")) for row in rows)
-        print(table(head, [_cells(row, width) for row in rows]))
+        print(table(head, [_cells(row) for row in rows], left=["blocks"]))
         print(f"\nmatch {options.match}; prefill and KV cache relative to all tokens; setting of each: --json")
         for row in rows:
             if "error" in row:
                 print(f"{row['method']}: {row['error']}")
+            elif options.match == "layer-mean" and row["mean"] - row["keep"] > 1 > row["leaving_mean"] - row["keep"]:
+                print(f"{row['method']}: its authors' lists, which match the tokens that leave a block")
     else:
-        print(found)
+        print(planned)
 
 
-def _cells(row: dict[str, Any], width: int) -> list[str]:
+def _cells(row: dict[str, Any]) -> list[str]:
     if "error" in row:
-        return [row["method"], *[""] * 5, "not possible".ljust(width)]
+        return [row["method"], *[""] * 5, "not possible"]
     return [
         row["method"],
         str(row["final"]),
@@ -77,16 +80,5 @@ def _cells(row: dict[str, Any], width: int) -> list[str]:
         f"{row['leaving_mean']:.1f}",
         f"{100 * row['flops_share']:.1f} %",
         f"{100 * row['kv_share']:.1f} %",
-        row["blocks"].ljust(width),
+        row["blocks"],
     ]
-
-
-def _keep(text: str) -> int | float:
-    """64 is a count, 0.25 a share, and so is 1.0."""
-    try:
-        return int(text)
-    except ValueError:
-        try:
-            return float(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"must be a count or a share, got {text!r}") from None

@@ -21,7 +21,6 @@ def add(commands: Any) -> None:
         "reproduce",
         help="the paper's tables and figures, measured beside printed",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("recipe", nargs="?", help="table1 ... table14, figure3 ... figure7")
     parser.add_argument("--list", action="store_true", help="what there is")
@@ -66,18 +65,17 @@ def run(options: argparse.Namespace) -> None:
     from divevlm.experiments.paper.recipe import names, recipe
 
     if options.list or options.recipe is None:
-        found = [recipe(name) for name in names()]
+        recipes = [recipe(name) for name in names()]
         rows = [
             {"recipe": r.name, "title": r.title, "model": r.settings.get("model", "several"), "kind": r.kind}
             | {"budgets": r.budgets, "misfits": [str(one) for one in misfits(r)]}
-            for r in found
+            for r in recipes
         ]
         if options.json:
             print(json.dumps({"rows": rows}))
             return
-        width = max(len(row["title"]) for row in rows)
-        lines = [[row["recipe"], row["title"].ljust(width), row["model"]] for row in rows]
-        print(table(["recipe", "what".ljust(width), "model of the paper"], lines))
+        lines = [[row["recipe"], row["title"], row["model"]] for row in rows]
+        print(table(["recipe", "what", "model of the paper"], lines, left=["what"]))
         return
     from divevlm.experiments.limits import Limits
     from divevlm.experiments.loading import rank

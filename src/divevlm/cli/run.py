@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from divevlm.cli.loading import add_model_options, ask_all, keep, media_and_question
+from divevlm.checks import keep, names
+from divevlm.cli.loading import add_model_options, ask_all, media_and_question
 from divevlm.files import check_picture, check_target, write
 from divevlm.terminal import table
 
@@ -22,15 +23,14 @@ def add(commands: Any) -> None:
         "run",
         help="ask a model with all visual tokens and with the kept ones",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     run_command.add_argument(
         "what", nargs="+", metavar="IMAGE ... QUESTION", help="pictures or videos, then the question"
     )
     run_command.add_argument(
-        "--method", default="dive", metavar="NAME", help="with settings: dive:eta=0.5 (default dive)"
+        "--method", old=["--methods"], default="dive", metavar="NAME", help="with settings: dive:eta=0.5 (default dive)"
     )
-    run_command.add_argument("--keep", type=keep, default=64, help="visual tokens of an image: a count or a share (64)")
+    run_command.add_argument("--keep", default="64", help="visual tokens of an image: a count or a share (64)")
     run_command.add_argument("--compare", default="", metavar="NAMES", help="other methods, joined by commas")
     run_command.add_argument("--html", type=Path, metavar="FILE", help="write the explorer page")
     run_command.add_argument("--png", type=Path, metavar="FILE", help="draw what each method keeps (.png or .svg)")
@@ -44,17 +44,17 @@ def run(options: argparse.Namespace) -> None:
     check_picture("--png", options.png)
     methods = chosen(options)
     media, question = media_and_question(options)
-    asked = ask_all(options, "divevlm run", media, question, [("vanilla", None), *methods])
-    result = told(asked)
-    print(json.dumps(result) if options.json else shown(result))
+    comparison = ask_all(options, "divevlm run", media, question, [("vanilla", None), *methods])
+    result = as_rows(comparison)
+    print(json.dumps(result) if options.json else as_text(result))
     if options.html:
         from divevlm.viz.explorer import page
 
-        write(options.html, page(asked))
+        write(options.html, page(comparison))
     if options.png:
         from divevlm.viz import masks, rendered
 
-        write(options.png, rendered(masks(asked), options.png.suffix))
+        write(options.png, rendered(masks(comparison), options.png.suffix))
     if not options.json:
         for file in (options.html, options.png):
             if file:
@@ -66,21 +66,21 @@ def chosen(options: argparse.Namespace) -> list[tuple[str, Any]]:
     from divevlm.methods import METHODS, method_of, parse
     from divevlm.methods.dive import DIVE
 
-    names = [options.method, *(name.strip() for name in options.compare.split(",") if name.strip())]
-    found = []
-    for text in dict.fromkeys(names):
+    others = names("--compare", options.compare) if options.compare else ()
+    methods, budget = [], keep(options.keep)
+    for text in dict.fromkeys([options.method, *others]):
         name, settings = parse(text)
         if options.html and issubclass(METHODS.get(name), DIVE):
             settings["trace"] = True
-        found.append((text, method_of(name, options.keep, settings)))
-    return found
+        methods.append((text, method_of(name, budget, settings)))
+    return methods
 
 
-def told(asked: Any) -> dict[str, Any]:
+def as_rows(comparison: Any) -> dict[str, Any]:
     """One row a method; the first is the model as it is."""
-    full, rows = asked.answers[0], []
-    reports = [answer.report for answer in asked.answers[1:]]
-    for answer in asked.answers:
+    full, rows = comparison.answers[0], []
+    reports = [answer.report for answer in comparison.answers[1:]]
+    for answer in comparison.answers:
         report = answer.report
         sample = report.samples[0] if report else None
         rows.append(
@@ -88,7 +88,7 @@ def told(asked: Any) -> dict[str, Any]:
                 "method": answer.label,
                 "answer": answer.text,
                 "same_answer": answer.text == full.text,
-                "kept": len(sample.kept) if sample else asked.visual,
+                "kept": len(sample.kept) if sample else comparison.visual,
                 "indices": sample.kept if sample else None,
                 "order": sample.order if sample else None,
                 "kv_bytes": report.kv_bytes if report else reports[0].kv_bytes_full,
@@ -99,11 +99,16 @@ def told(asked: Any) -> dict[str, Any]:
                 "selection_ms": report.selection_ms if report else 0.0,
             }
         )
-    head = {"question": asked.question, "model": asked.model, "family": asked.family, "visual": asked.visual}
-    return head | {"text": len(asked.words), "rows": rows}
+    head = {
+        "question": comparison.question,
+        "model": comparison.model,
+        "family": comparison.family,
+        "visual": comparison.visual,
+    }
+    return head | {"text": len(comparison.words), "rows": rows}
 
 
-def shown(result: dict[str, Any]) -> str:
+def as_text(result: dict[str, Any]) -> str:
     head = ["method", "visual tokens", "KV cache", "prefill", "speed-up", "first token", "next token", "selection"]
     lines = [
         [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import cache
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ KEEP, LAYER, VISUAL, IMAGE = 5, 2, 36, 99
 @torch.no_grad()
 def checks(device: str) -> list[dict[str, Any]]:
     """One row a promise: kept or not, and how long it took to see."""
-    found = []
+    rows = []
     for name, check in (
         ("selection equals Algorithm 1 in float64", _selection),
         ("keeping all tokens changes nothing, bit for bit", _identity),
@@ -30,8 +31,8 @@ def checks(device: str) -> list[dict[str, Any]]:
             ok, problem = check(device), ""
         except Exception as error:  # whatever goes wrong is what is to be told
             ok, problem = False, f"{type(error).__name__}: {' '.join(str(error).split())}"
-        found.append({"check": name, "ok": ok, "problem": problem, "seconds": time.perf_counter() - start})
-    return found
+        rows.append({"check": name, "ok": ok, "problem": problem, "seconds": time.perf_counter() - start})
+    return rows
 
 
 def _selection(device: str) -> bool:
@@ -91,30 +92,24 @@ def _afterwards(device: str) -> bool:
     return torch.equal(model(**batch).logits, plain) and not torch.equal(changed[:, -1], plain[:, -1])
 
 
-_MADE: dict[str, tuple[Any, dict[str, Any]]] = {}
-
-
+@cache
 def _model(device: str) -> tuple[Any, dict[str, Any]]:
     """Four blocks of width 32, 36 visual tokens between words."""
-    if device not in _MADE:
-        from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
+    from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
 
-        small: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4}
-        config = LlavaConfig(
-            vision_config=CLIPVisionConfig(image_size=42, patch_size=7, num_hidden_layers=2, **small),
-            text_config=LlamaConfig(vocab_size=100, num_hidden_layers=4, pad_token_id=0, **small),
-            image_token_index=IMAGE,
-            image_seq_length=VISUAL,
-        )
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            model = LlavaForConditionalGeneration(config).eval()
-            for parameter in model.parameters():
-                parameter.copy_(
-                    torch.randn_like(parameter) * (parameter[0].numel() ** -0.5 if parameter.ndim > 1 else 1)
-                )
-            pixels = torch.randn(1, 3, 42, 42)
-        ids = torch.tensor([[1, 5, *[IMAGE] * VISUAL, 7, 8, 9, 10]])
-        batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "pixel_values": pixels}
-        _MADE[device] = model.to(device), {name: value.to(device) for name, value in batch.items()}
-    return _MADE[device]
+    small: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4}
+    config = LlavaConfig(
+        vision_config=CLIPVisionConfig(image_size=42, patch_size=7, num_hidden_layers=2, **small),
+        text_config=LlamaConfig(vocab_size=100, num_hidden_layers=4, pad_token_id=0, **small),
+        image_token_index=IMAGE,
+        image_seq_length=VISUAL,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = LlavaForConditionalGeneration(config).eval()
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn_like(parameter) * (parameter[0].numel() ** -0.5 if parameter.ndim > 1 else 1))
+        pixels = torch.randn(1, 3, 42, 42)
+    ids = torch.tensor([[1, 5, *[IMAGE] * VISUAL, 7, 8, 9, 10]])
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "pixel_values": pixels}
+    return model.to(device), {name: value.to(device) for name, value in batch.items()}

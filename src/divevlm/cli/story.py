@@ -10,11 +10,11 @@ from divevlm.terminal import table
 GRID, PATCH = 24, 14
 
 
-def story(result: dict[str, Any], told: list[dict[str, Any]], example: dict[str, Any]) -> str:
+def story(result: dict[str, Any], records: list[dict[str, Any]], example: dict[str, Any]) -> str:
     labels = [row["setting"] for row in result["rows"]]
     answers = [
-        [one["question"], one["gold"], *(_marked(one["answers"][label], one["gold"]) for label in labels)]
-        for one in told
+        [record["question"], record["gold"], *(_marked(record["answers"][label], record["gold"]) for label in labels)]
+        for record in records
     ]
     rows = [
         [
@@ -28,8 +28,8 @@ def story(result: dict[str, Any], told: list[dict[str, Any]], example: dict[str,
         ]
         for row in result["rows"]
     ]
-    asked = {answer.label: answer for answer in example["asked"].answers}
-    kept = {label: asked[label].report.samples[0].kept for label in ("frozen 16", "DIVE 16")}
+    by_label = {answer.label: answer for answer in example["comparison"].answers}
+    kept = {label: by_label[label].report.samples[0].kept for label in ("frozen 16", "DIVE 16")}
     head = ["kept", "tokens", "right", "asked-for objects seen", "KV cache", "prefill", "speed-up"]
     return "\n".join(
         [
@@ -47,7 +47,7 @@ def story(result: dict[str, Any], told: list[dict[str, Any]], example: dict[str,
             sketch(example["sample"], kept["frozen 16"], kept["DIVE 16"]),
             "",
             f"The same, step by step: open {result['page']} in a browser (it needs no network).",
-            f"These are the first {len(told)} questions of the validation split, too few for a verdict: divevlm bench accuracy.",
+            f"The first {len(records)} questions of the validation split, too few for a verdict (divevlm bench accuracy).",
         ]
     )
 
@@ -59,7 +59,7 @@ def _marked(text: str, gold: str) -> str:
 def sketch(sample: Any, first: list[int], second: list[int]) -> str:
     """Patches in colour on a terminal, dropped ones dark; in a pipe: # kept, @ kept and asked for, ? asked for and dropped."""
     colour = sys.stdout.isatty()
-    asked = set(sample.patches)
+    relevant = set(sample.patches)
     picture = sample.scene.pixels.reshape(GRID, PATCH, GRID, PATCH, 3).mean(axis=(1, 3)).astype(int)
     lines = []
     for row in range(GRID):
@@ -71,7 +71,7 @@ def sketch(sample: Any, first: list[int], second: list[int]) -> str:
                     "".join(_patch(picture[row, token % GRID], token in kept) for token in tokens) + "\x1b[0m"
                 )
             else:
-                halves.append("".join(_sign(token in kept, token in asked) for token in tokens))
+                halves.append("".join(_sign(token in kept, token in relevant) for token in tokens))
         lines.append("    ".join(halves))
     key = (
         "" if colour else "\n\n# kept   @ kept, of an object asked for   ? dropped, of an object asked for   . dropped"
@@ -84,5 +84,5 @@ def _patch(shade: Any, kept: bool) -> str:
     return f"\x1b[48;2;{red};{green};{blue}m\x1b[97;1m{'[]' if kept else '  '}"
 
 
-def _sign(kept: bool, asked: bool) -> str:
-    return {(True, True): "@", (True, False): "#", (False, True): "?", (False, False): "."}[kept, asked] + " "
+def _sign(kept: bool, relevant: bool) -> str:
+    return {(True, True): "@", (True, False): "#", (False, True): "?", (False, False): "."}[kept, relevant] + " "

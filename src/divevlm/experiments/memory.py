@@ -8,14 +8,9 @@ import torch
 import transformers
 
 from divevlm.checks import require
+from divevlm.models import FAMILIES
 
 GB = 2**30
-VISUAL = {
-    "llava": 576,
-    "llava_next": 2880 + 96,
-    "llava_onevision": 32 * 196,
-    "qwen2_vl": 16 * 768,
-}  # at most, with 32 frames
 TEXT = 512  # a long prompt
 SLACK = 1.0 * GB  # CUDA's own, the allocator's leftovers
 
@@ -31,7 +26,7 @@ def estimate(config: Any, dtype: str | None, batch: int = 1) -> dict[str, float]
     own = getattr(config, "dtype", None) or getattr(config.get_text_config(), "dtype", None) or torch.float32
     kind: torch.dtype = own if dtype in (None, "auto") else getattr(torch, str(dtype))
     size, text = kind.itemsize, config.get_text_config()
-    length = VISUAL.get(config.model_type, 4096) + TEXT
+    length = FAMILIES.get(config.model_type).most_tokens + TEXT
     head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     cache = batch * length * text.num_hidden_layers * 2 * text.num_key_value_heads * head * size
     # states, queries, keys, values and the MLP's two products; one row of logits, in float32 as well

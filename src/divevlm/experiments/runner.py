@@ -21,13 +21,15 @@ from divevlm.experiments import results, stock
 from divevlm.experiments.answering import Answerer
 from divevlm.experiments.journal import Journal, Record
 from divevlm.experiments.lmms.scores import cells
-from divevlm.experiments.loading import Loaded, config_of, family_name, load, machine, rank
+from divevlm.experiments.loading import machine, rank
 from divevlm.experiments.memory import cards, told
 from divevlm.experiments.paper.recipe import benchmarks
 from divevlm.experiments.settings import Setting, check_budgets, grid
 from divevlm.experiments.sweep import Mode, shard, sweep
 from divevlm.experiments.tasks import ALL, Item, expand, is_embedded, items
+from divevlm.loading import Loaded, config_of, embedded_name, family_name, load
 from divevlm.methods import parse
+from divevlm.models import FAMILIES
 
 Inputs = Literal["stock", "chat", "template"]
 FORMAT = 2  # of the folders: raised when samples of before must not be added to
@@ -87,7 +89,7 @@ class Run:
         return [*self.embedded, *(self.benchmarks if self.mode == "forced" else [])]
 
     def items(self) -> list[Item]:
-        sizes = SIZES if self.model == "qwen2vl" else ()  # that one takes any
+        sizes = SIZES if embedded_name(self.model) == "qwen2vl" else ()  # that one takes any
         limit = 125 if self.limit is None else self.limit
         found = items(self.embedded, limit, self.split, sizes) if self.embedded else []
         if self.mode == "forced" and self.benchmarks:
@@ -102,11 +104,11 @@ class Run:
     @property
     def stock_name(self) -> str:
         """What lmms-eval's tasks take the model for: some have prompts of their own for some models."""
-        return stock.NAMES[family_name(self.model)] if self.inputs == "stock" else "divevlm"
+        return stock.name(family_name(self.model)) if self.inputs == "stock" else "divevlm"
 
     def load(self) -> Loaded:
-        limited = bool(self.benchmarks) and self.inputs == "stock" and family_name(self.model) == "qwen2_vl"
-        pixels = stock.PIXELS if limited else None
+        limited = bool(self.benchmarks) and self.inputs == "stock"
+        pixels = stock.pixels(family_name(self.model)) if limited else None
         return load(self.model, dtype=self.dtype, device_map=self.device_map, pixels=pixels)
 
     def check(self) -> None:
@@ -128,7 +130,7 @@ class Run:
             alone = self.batch == 1 or not self.pad or not reads
             require(alone, "batch-size", self.batch, "1 for mmtok with padded pictures, which it looks for bars in")
             require(
-                not self.pad or family == "llava",
+                not self.pad or FAMILIES.get(family).plain,
                 "pad",
                 True,
                 f"False for {family}: only LLaVA-1.5's pictures are cropped",
@@ -246,24 +248,4 @@ def wait_for_all() -> None:
 
 def usual_inputs(model: str) -> Inputs:
     """Those of lmms-eval's own model where it has one of that family; an embedded model knows its own template only."""
-    import divevlm_tiny as tiny
-
-    return "stock" if model not in tiny.available() and family_name(model) in stock.NAMES else "chat"
-
-
-def keeps(text: str) -> tuple[int | float, ...]:
-    """ "192,0.25" -> (192, 0.25)"""
-    found: list[int | float] = []
-    for part in text.split(","):
-        try:
-            found.append(int(part))
-        except ValueError:
-            try:
-                found.append(float(part))
-            except ValueError:
-                raise ValueError(f"keep must be counts or shares joined by commas, got {text!r}") from None
-    return tuple(found)
-
-
-def names(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+    return "stock" if embedded_name(model) is None and stock.name(family_name(model)) else "chat"

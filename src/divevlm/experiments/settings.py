@@ -11,7 +11,7 @@ from divevlm.checks import require
 from divevlm.methods import METHODS, Method, method_of, parse
 from divevlm.methods.readers import check as check_reader
 from divevlm.methods.readers import readers
-from divevlm.models import family_of
+from divevlm.models import FAMILIES, family_of
 from divevlm.planning import MATCHES, VANILLA
 
 NOMINAL = 1024  # visual tokens, to check shares where images have any number of them
@@ -83,16 +83,16 @@ class Setting:
 
 def check_budgets(settings: Sequence[Setting], config: Any) -> None:
     """Refuse budgets that no image of this model can meet. config: of the model; nothing is loaded."""
-    from divevlm.planning import Shape, plan
+    from divevlm.planning import ModelShape, plan
 
-    kind = config.model_type
-    tokens = None if kind in ("llava", "llava_next") else NOMINAL
+    family = FAMILIES.get(config.model_type)()
+    tokens = None if family.usual_views(config) else NOMINAL
     for setting in settings:
         name, options, match = setting._parts()
         if name == VANILLA:
             continue
-        most = Shape.of(config, tokens=tokens).tokens
-        large = kind == "llava" and isinstance(setting.keep, int) and setting.keep > most
+        most = ModelShape.of(config, tokens=tokens).tokens
+        large = family.plain and isinstance(setting.keep, int) and setting.keep > most
         require(not large, "keep", setting.keep, f"at most {most}, the visual tokens of an image, for {name}")
         wanted: Any = match or options.pop("match", "final")
         try:

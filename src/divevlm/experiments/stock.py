@@ -6,37 +6,50 @@ LLaVA-1.5, LLaVA-NeXT and LLaVA-OneVision as `llava_hf` has them, Qwen2-VL as `q
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from divevlm.checks import require
 from divevlm.experiments.tasks import Item
+from divevlm.models import FAMILIES
 
-NAMES = {"llava": "llava_hf", "llava_next": "llava_hf", "llava_onevision": "llava_hf", "qwen2_vl": "qwen2_vl"}
+QWEN = "qwen2_vl"  # lmms-eval's name of its model; the other one that we know is llava_hf
 PIXELS = {"min_pixels": 3136, "max_pixels": 602112}  # of Qwen2-VL: a picture, or a frame
 SYSTEM = "You are a helpful assistant."
 FRAMES = 32
 
 
+def name(family: str) -> str:
+    """Of lmms-eval's own model of that family; empty if there is none."""
+    return FAMILIES.get(family).lmms_eval if family in FAMILIES else ""
+
+
+def pixels(family: str) -> dict[str, int] | None:
+    """Limits of a picture that its model sets."""
+    return PIXELS if name(family) == QWEN else None
+
+
 def check(family: str) -> None:
-    wanted = f"chat or template for {family}: lmms-eval's own inputs are known of {', '.join(NAMES)}"
-    require(family in NAMES, "inputs", "stock", wanted)
+    known = ", ".join(other for other in FAMILIES if name(other))
+    allowed = f"chat or template for {family}: lmms-eval's own inputs are known of {known}"
+    require(bool(name(family)), "inputs", "stock", allowed)
 
 
 def batch(processor: Any, family: str, items: Sequence[Item]) -> Any:
     """The model's arguments. Items hold what the task gave: its text, pictures as they are, videos as paths."""
     media = [item.draw() for item in items]
-    if family == "qwen2_vl":
+    if name(family) == QWEN:
         return _qwen(processor, items, media)
     texts = [_llava(processor, item.text, shown) for item, shown in zip(items, media, strict=True)]
-    given: dict[str, Any] = {"text": texts, "padding": True, "return_tensors": "pt"}
-    pictures = [[one for one in shown if not isinstance(one, str)] for shown in media]
-    paths = [one for shown in media for one in shown if isinstance(one, str)]
+    arguments: dict[str, Any] = {"text": texts, "padding": True, "return_tensors": "pt"}
+    pictures = [[visual for visual in shown if not isinstance(visual, str)] for shown in media]
+    paths = [visual for shown in media for visual in shown if isinstance(visual, str)]
     if any(pictures):
-        nested = family == "llava_onevision" and len(items) > 1  # its processor wants to know whose picture it is
-        given["images"] = pictures if nested else [one for some in pictures for one in some]
+        nested = FAMILIES.get(family).nested_images and len(items) > 1
+        arguments["images"] = pictures if nested else list(chain(*pictures))
     if paths:
-        given["videos"] = [_frames(path) for path in paths]
-    return processor(**given)
+        arguments["videos"] = [_frames(path) for path in paths]
+    return processor(**arguments)
 
 
 def _llava(processor: Any, text: str, shown: Sequence[Any]) -> str:
@@ -45,15 +58,15 @@ def _llava(processor: Any, text: str, shown: Sequence[Any]) -> str:
     from lmms_eval.models.simple.llava_hf import VICUNA_CHAT_TEMPLATE
 
     if shown and "<image>" not in text:
-        text = " ".join("<video>" if isinstance(one, str) else "<image>" for one in shown) + f"\n{text}"
+        text = " ".join("<video>" if isinstance(visual, str) else "<image>" for visual in shown) + f"\n{text}"
     template = processor.tokenizer.chat_template
     if template is None or template == processor.chat_template:
         template = VICUNA_CHAT_TEMPLATE
     turn = [{"role": "user", "content": text}]
-    made: str = processor.tokenizer.apply_chat_template(
+    written: str = processor.tokenizer.apply_chat_template(
         turn, chat_template=template, tokenize=False, add_generation_prompt=True
     )
-    return made
+    return written
 
 
 def _frames(path: str) -> Any:
@@ -73,13 +86,14 @@ def _qwen(processor: Any, items: Sequence[Item], media: Sequence[Sequence[Any]])
     for item, shown in zip(items, media, strict=True):
         parts = [*map(_part, shown), {"type": "text", "text": item.text.replace("<image>", "")}]
         conversations.append([{"role": "system", "content": SYSTEM}, {"role": "user", "content": parts}])
-    if any(isinstance(one, str) for shown in media for one in shown):
+    if any(isinstance(visual, str) for shown in media for visual in shown):
         _decord()
-    texts = [processor.apply_chat_template(one, tokenize=False, add_generation_prompt=True) for one in conversations]
+    texts = [
+        processor.apply_chat_template(turns, tokenize=False, add_generation_prompt=True) for turns in conversations
+    ]
     images, videos = process_vision_info(conversations)
     if videos is not None:
-        spaced = [np.unique(np.linspace(0, len(one) - 1, FRAMES, dtype=int)) for one in videos]
-        videos = [one[numbers] for one, numbers in zip(videos, spaced, strict=True)]
+        videos = [video[np.unique(np.linspace(0, len(video) - 1, FRAMES, dtype=int))] for video in videos]
     processor.tokenizer.padding_side = "left"
     return processor(text=texts, images=images, videos=videos, padding=True, return_tensors="pt")
 
@@ -107,13 +121,13 @@ def _decord() -> Any:
 def ending(tokenizer: Any, family: str) -> dict[str, Any]:
     """Arguments of generate(): where an answer ends."""
     end = tokenizer.eos_token_id
-    pad = tokenizer.pad_token_id if family == "qwen2_vl" and tokenizer.pad_token_id is not None else end
+    pad = tokenizer.pad_token_id if name(family) == QWEN and tokenizer.pad_token_id is not None else end
     return {"eos_token_id": end, "pad_token_id": pad}
 
 
 def said(text: str, family: str, until: str | Sequence[str] | None) -> str:
     """The answer: of LLaVA as it was generated, of Qwen2-VL up to the task's stop words."""
-    if family != "qwen2_vl":
+    if name(family) != QWEN:
         return text
     stops = [until] if isinstance(until, str) else until or []
     return text[: min((text.index(stop) for stop in stops if stop and stop in text), default=len(text))].strip()

@@ -13,7 +13,7 @@ from divevlm_tiny.splits import ClipSample, Sample, clip_stream, questions
 from divevlm_tiny.words import TASKS
 
 from divevlm.checks import require
-from divevlm.viz.media import Clip
+from divevlm.media import Video
 
 __all__ = ["ALL", "CLIP_TASKS", "MIRRORS", "TASKS", "Item", "expand", "f1", "is_embedded", "item_of", "items", "right"]
 
@@ -105,7 +105,7 @@ def _moving(wanted: Sequence[str], limit: int, split: str) -> list[Item]:
 
 
 def _frames(sample: ClipSample) -> list[Any]:
-    return [Clip(sample.frames, list(range(FRAMES)), FRAMES, 2.0)]
+    return [Video(sample.frames, list(range(FRAMES)), FRAMES, 2.0)]
 
 
 def _picture(sample: Sample) -> list[Any]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from divevlm.budget import Segment
+from divevlm.models.places import Place
 
 NEWLINE = -1  # row and column of a token that marks the end of a row or of a view and shows nothing itself
 
@@ -101,10 +102,12 @@ def split_heads(z: Tensor, heads: int) -> Tensor:
 
 
 class Family(ABC):
-    """Paths are from the model that the user holds (the one with the language-model head)."""
+    """All that is known of a family. Paths are from the model that the user holds (the one with the language-model head)."""
 
     name: ClassVar[str]
     checkpoints: ClassVar[tuple[str, ...]] = ()
+    about = ""  # what its visual tokens are, in the table of `divevlm models`
+    videos = ""  # "yes", "frames as images", or nothing: takes none
     base = "model"
     text = "model.language_model"
     tower = "model.vision_tower"
@@ -113,14 +116,30 @@ class Family(ABC):
     plain = False  # the patches of one square image are its visual tokens, one each
     pools = False  # visual tokens are pooled or merged rows of the tower, not one each
     deepstack = False  # adds visual features after its first blocks, too
+    most_tokens = 4096  # visual tokens of a prompt: a large picture, or a video of 32 frames
+    nested_images = False  # its processor wants the images of each prompt in a list of their own
+    nested_videos = False  # and so the videos
+    lmms_eval = ""  # lmms-eval's own model of this family, if it has one whose inputs we know
 
     def at(self, model: Any, path: str) -> Any:
         return attrgetter(path)(model)
 
     def token_ids(self, config: Any) -> dict[str, int]:
         """Placeholder token of each kind of visual."""
-        found = {"image": getattr(config, "image_token_id", None), "video": getattr(config, "video_token_id", None)}
-        return {kind: token for kind, token in found.items() if token is not None}
+        tokens = {kind: getattr(config, f"{kind}_token_id", None) for kind in ("image", "video")}
+        return {kind: token for kind, token in tokens.items() if token is not None}
+
+    def usual_views(self, config: Any) -> list[int]:
+        """Visual tokens in each view of an image (the usual number of views); empty where images have any number of tokens."""
+        return []
+
+    def places(self, processor: Any, views: Sequence[View], size: tuple[int, int]) -> list[Place]:
+        """Where each view of an image lies on it. size: its width and height"""
+        return [Place(f"view {i}" if len(views) > 1 else "") for i in range(1, len(views) + 1)]
+
+    def frame_place(self, processor: Any, size: tuple[int, int]) -> Place:
+        """What its tokens show of a video's frame."""
+        return Place()
 
     def tower_blocks(self, model: Any) -> nn.ModuleList:
         """The blocks of the vision tower."""
@@ -168,9 +187,9 @@ class Family(ABC):
         mask = torch.zeros_like(rows, dtype=torch.bool)
         for token in kinds.values():
             mask |= rows == token
-        total = sum(visual.size for found in visuals.values() for visual in found)
+        total = sum(visual.size for of_kind in visuals.values() for visual in of_kind)
         repeats = int(mask.sum()) // total if total else 1
-        queues = {kind: list(found) for kind, found in visuals.items()}
+        queues = {kind: list(of_kind) for kind, of_kind in visuals.items()}
         layouts: list[Layout] = []
         for number, (row, visual) in enumerate(zip(rows, mask, strict=True)):
             if number % repeats:

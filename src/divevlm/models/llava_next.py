@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers.models.llava_next.modeling_llava_next import get_anyres_image_grid_shape, image_size_to_num_patches
 
 from divevlm.models.base import Family, View, Visual
+from divevlm.models.places import Place, centre_crop
 
 
 def base_side(config: Any) -> int:
@@ -45,6 +46,9 @@ def clips(given: Mapping[str, Any], side: int) -> list[tuple[View, ...]]:
 
 class LlavaNext(Family):
     name = "llava_next"
+    about = "base view + tile mosaic with newlines"
+    lmms_eval = "llava_hf"
+    most_tokens = 2880 + 96
     checkpoints: ClassVar[tuple[str, ...]] = (
         "llava-hf/llava-v1.6-vicuna-7b-hf",
         "llava-hf/llava-v1.6-vicuna-13b-hf",
@@ -66,9 +70,19 @@ class LlavaNext(Family):
         )
         return torch.cat(packed)
 
+    def usual_views(self, config: Any) -> list[int]:
+        return [base_side(config) ** 2] * 5  # the base view and four tiles
+
+    def places(self, processor: Any, views: Sequence[View], size: tuple[int, int]) -> list[Place]:
+        return [Place("base view"), Place("tiles")]
+
 
 class LlavaNextVideo(LlavaNext):
     name = "llava_next_video"
+    about = "base view + tile mosaic; pooled frames"
+    videos = "yes"
+    lmms_eval = ""
+    most_tokens = 32 * 144
     checkpoints: ClassVar[tuple[str, ...]] = ("llava-hf/LLaVA-NeXT-Video-7B-hf", "llava-hf/LLaVA-NeXT-Video-7B-DPO-hf")
 
     def visuals(self, model: Any, kind: str, given: Mapping[str, Any]) -> list[Visual]:
@@ -85,10 +99,21 @@ class LlavaNextVideo(LlavaNext):
         pooled = nn.functional.avg_pool2d(grid, model.config.spatial_pool_stride)
         return pooled.flatten(2).mT.flatten(0, 1)
 
+    def usual_views(self, config: Any) -> list[int]:
+        return []
+
+    def frame_place(self, processor: Any, size: tuple[int, int]) -> Place:
+        return Place(box=centre_crop(getattr(processor, "video_processor", None), size))
+
 
 class LlavaOnevision(Family):
     name = "llava_onevision"
+    about = "base view + tile mosaic; pooled frames"
+    videos = "yes"
+    lmms_eval = "llava_hf"
     pools = True
+    most_tokens = 32 * 196
+    nested_images = True
     checkpoints: ClassVar[tuple[str, ...]] = (
         "llava-hf/llava-onevision-qwen2-0.5b-ov-hf",
         "llava-hf/llava-onevision-qwen2-7b-ov-hf",
@@ -101,17 +126,21 @@ class LlavaOnevision(Family):
             return [Visual((*frames[:-1], _ended(frames[-1])), "video") for frames in clips(given, pooled)]
         sizes = given["image_sizes"].tolist()
         most = int(self._ratio(config, given).removeprefix("anyres_max_"))
-        found = []
+        visuals = []
         for size, tiled in zip(sizes, self._tiled(given), strict=True):
             if not tiled:
-                found.append(Visual((View(side, side, tail=1),)))
+                visuals.append(Visual((View(side, side, tail=1),)))
                 continue
             rows, columns = mosaic(config, size)
             shrink = math.sqrt(rows * columns / (most * side**2))
             if shrink > 1.1:
                 rows, columns = int(rows // shrink), int(columns // shrink)
-            found.append(Visual((View(side, side), View(rows, columns, view=1, newlines=True))))
-        return found
+            visuals.append(Visual((View(side, side), View(rows, columns, view=1, newlines=True))))
+        return visuals
+
+    def places(self, processor: Any, views: Sequence[View], size: tuple[int, int]) -> list[Place]:
+        """One view: the image is one among others."""
+        return [Place(padded=True)] if len(views) == 1 else [Place("base view"), Place("tiles")]
 
     def arrange(self, model: Any, kind: str, given: Mapping[str, Any], rows: Tensor) -> Tensor:
         empty = rows.new_zeros(rows.shape[-1])

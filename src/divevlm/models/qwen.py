@@ -14,6 +14,9 @@ from divevlm.models.base import Family, Heads, View, Visual
 
 class Qwen2VL(Family):
     name = "qwen2_vl"
+    about = "any grid, M-RoPE"
+    videos = "yes"
+    lmms_eval = "qwen2_vl"
     checkpoints: ClassVar[tuple[str, ...]] = (
         "Qwen/Qwen2-VL-2B-Instruct",
         "Qwen/Qwen2-VL-7B-Instruct",
@@ -22,6 +25,7 @@ class Qwen2VL(Family):
     tower = "model.visual"
     projector = "model.visual.merger"
     pools = True
+    most_tokens = 16 * 768
 
     def visuals(self, model: Any, kind: str, given: Mapping[str, Any]) -> list[Visual]:
         merge = model.config.vision_config.spatial_merge_size
@@ -49,6 +53,7 @@ class Qwen25VL(Qwen2VL):
     """Its tower works on windows and puts their rows one after another."""
 
     name = "qwen2_5_vl"
+    lmms_eval = ""
     checkpoints: ClassVar[tuple[str, ...]] = (
         "Qwen/Qwen2.5-VL-3B-Instruct",
         "Qwen/Qwen2.5-VL-7B-Instruct",
@@ -67,6 +72,8 @@ class Qwen3VL(Qwen2VL):
     """Adds features of deeper tower layers to the visual rows after its first blocks; the default cut is behind the last."""
 
     name = "qwen3_vl"
+    about = "any grid, M-RoPE, deepstack"
+    lmms_eval = ""
     checkpoints: ClassVar[tuple[str, ...]] = (
         "Qwen/Qwen3-VL-2B-Instruct",
         "Qwen/Qwen3-VL-4B-Instruct",

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from divevlm.models.base import Family, Heads, Layout, View, Visual, split_heads
+from divevlm.models.places import Place, tile_places
 
 
 def runs(mask: Tensor) -> list[tuple[int, int]]:
@@ -30,14 +31,15 @@ def _merged(rows: Tensor, channels: int) -> Tensor:
 
 class Tiled(Family):
     pools = True
+    exact_tiling = False  # how its processor fits tiles to a picture (`places.tiling`)
 
     @abstractmethod
     def tile(self, config: Any) -> int:
         """Rows (and columns) of visual tokens in a tile."""
 
     @abstractmethod
-    def images(self, row: Tensor, found: list[tuple[int, int]], tokens: int) -> list[int]:
-        """How many tiles each image of a row of ids has. found: its runs of placeholders."""
+    def images(self, row: Tensor, spans: list[tuple[int, int]], tokens: int) -> list[int]:
+        """How many tiles each image of a row of ids has. spans: its runs of placeholders."""
 
     def visuals(self, model: Any, kind: str, given: Mapping[str, Any]) -> list[Visual]:
         return []  # `layouts` reads them from the ids
@@ -54,11 +56,19 @@ class Tiled(Family):
             layouts.append(layout)
         return layouts
 
+    def places(self, processor: Any, views: Sequence[View], size: tuple[int, int]) -> list[Place]:
+        if len(views) == 1:
+            return [Place()]
+        return [*tile_places(len(views) - 1, size, self.exact_tiling), Place("whole")]
+
 
 class InternVL(Tiled):
     """One run an image: its tiles, then a thumbnail."""
 
     name = "internvl"
+    about = "tiles"
+    videos = "frames as images"
+    exact_tiling = True
     checkpoints: ClassVar[tuple[str, ...]] = (
         "OpenGVLab/InternVL3-1B-hf",
         "OpenGVLab/InternVL3-8B-hf",
@@ -75,8 +85,8 @@ class InternVL(Tiled):
         )
         return int(size // patch * config.downsample_ratio)
 
-    def images(self, row: Tensor, found: list[tuple[int, int]], tokens: int) -> list[int]:
-        return [(end - begin) // tokens for begin, end in found]
+    def images(self, row: Tensor, spans: list[tuple[int, int]], tokens: int) -> list[int]:
+        return [(end - begin) // tokens for begin, end in spans]
 
     def tower_heads(self, block: Any, hidden: Tensor, given: Mapping[str, Any]) -> Heads:
         attention = block.attention
@@ -97,6 +107,8 @@ class Idefics3(Tiled):
     """One run a tile, each behind a token that names its place; the global view comes last in every image."""
 
     name = "idefics3"
+    about = "tiles among text"
+    nested_images = True
     checkpoints: ClassVar[tuple[str, ...]] = ("HuggingFaceM4/Idefics3-8B-Llama3",)
     text = "model.text_model"
     tower = "model.vision_model"
@@ -113,11 +125,11 @@ class Idefics3(Tiled):
         shuffled = model.model.connector.pixel_shuffle(rows, model.config.scale_factor)
         return _merged(shuffled.flatten(0, 1), rows.shape[-1])
 
-    def images(self, row: Tensor, found: list[tuple[int, int]], tokens: int) -> list[int]:
+    def images(self, row: Tensor, spans: list[tuple[int, int]], tokens: int) -> list[int]:
         counts, tiles = [], 0
-        for begin, _ in found:
+        for begin, _ in spans:
             tiles += 1
-            if row[begin - 1] == row[found[-1][0] - 1]:  # the last run of a row is a global view
+            if row[begin - 1] == row[spans[-1][0] - 1]:  # the last run of a row is a global view
                 counts.append(tiles)
                 tiles = 0
         return counts
@@ -125,6 +137,8 @@ class Idefics3(Tiled):
 
 class SmolVLM(Idefics3):
     name = "smolvlm"
+    videos = "frames as images"
+    nested_videos = True
     checkpoints: ClassVar[tuple[str, ...]] = (
         "HuggingFaceTB/SmolVLM2-256M-Video-Instruct",
         "HuggingFaceTB/SmolVLM2-2.2B-Instruct",

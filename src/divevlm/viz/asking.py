@@ -11,21 +11,21 @@ import torch
 from divevlm.core.select import select
 from divevlm.engine import prune
 from divevlm.engine.report import Report
+from divevlm.media import Video
 from divevlm.methods import Method
 from divevlm.models import family_of
+from divevlm.prompts import Prompt, inputs
 from divevlm.timing import Clock
-from divevlm.viz.media import Clip
 from divevlm.viz.places import Panel, panels
 
 if TYPE_CHECKING:
     from PIL import Image
 
 GREEDY: dict[str, Any] = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None, "num_beams": 1}
-NESTED = ("llava_onevision", "idefics3", "smolvlm")  # their processors want to know whose image it is
 
 
 @dataclass
-class Answer:
+class MethodAnswer:
     """Of one setting. `report` and `method` are None where all tokens stayed."""
 
     label: str
@@ -43,7 +43,7 @@ class Answer:
 
 
 @dataclass
-class Asked:
+class Comparison:
     """A question, where its visual tokens are, and the answers."""
 
     question: str
@@ -52,71 +52,39 @@ class Asked:
     words: list[str]  # the prompt's text tokens, as they come
     visual: int  # N
     panels: list[Panel]
-    answers: list[Answer]
+    answers: list[MethodAnswer]
 
 
 def ask(
     model: Any,
     processor: Any,
     question: str,
-    media: Sequence[Image.Image | Clip],
+    media: Sequence[Image.Image | Video],
     methods: Iterable[tuple[str, Method | None]],
     *,
     system: str | None = None,
     max_new_tokens: int = 32,
     name: str = "",
     tick: Callable[..., object] = lambda text, share=None: None,
-) -> Asked:
+) -> Comparison:
     """Ask once for each method (label, method; None: all tokens stay). Greedy decoding, times of one run each."""
     family = family_of(model)
-    inputs = prepare(processor, family.name, question, media, system).to(model.device, model.dtype)
-    _warm_up(model, inputs)
-    answers: list[Answer] = []
-    wanted = list(methods)
-    for number, (label, method) in enumerate(wanted):
-        tick(label, number / len(wanted))
-        answers.append(_answer(model, processor, inputs, label, method, max_new_tokens))
+    prompt = Prompt.of(question, media, system)
+    arguments = inputs(processor, family, [prompt]).to(model.device, model.dtype)
+    _warm_up(model, arguments)
+    answers: list[MethodAnswer] = []
+    settings = list(methods)
+    for number, (label, method) in enumerate(settings):
+        tick(label, number / len(settings))
+        answers.append(_answer(model, processor, arguments, label, method, max_new_tokens))
     sample = next((answer.report.samples[0] for answer in answers if answer.report is not None), None)
     if sample is None:
         raise ValueError("methods must have at least one that prunes, got none")
-    ids = inputs["input_ids"][0].cpu()
+    ids = arguments["input_ids"][0].cpu()
     visual = torch.isin(ids, torch.tensor(sorted(family.token_ids(model.config).values())))
     words = [_word(processor.tokenizer, number) for number in ids[~visual].tolist()]
-    placed = panels(family.name, processor, sample.visuals, media)
-    return Asked(question, name or type(model).__name__, family.name, words, sample.visual, placed, answers)
-
-
-def prepare(processor: Any, family: str, question: str, media: Sequence[Image.Image | Clip], system: str | None) -> Any:
-    """The model's arguments: the pictures in their order, then the question, as the model's chat template writes it."""
-    if not getattr(processor, "chat_template", None):
-        raise ValueError("model must have a chat template, got one whose processor has none")
-    content = [{"type": "video" if isinstance(shown, Clip) else "image"} for shown in media]
-    turns = [{"role": "user", "content": [*content, {"type": "text", "text": question}]}]
-    if system:
-        turns.insert(0, {"role": "system", "content": [{"type": "text", "text": system}]})
-    try:
-        text = processor.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
-    except Exception as error:  # a template may refuse a turn by any exception of its own
-        raise ValueError(f"the model's chat template refuses this prompt: {error}") from None
-    images = [shown for shown in media if not isinstance(shown, Clip)]
-    clips = [shown for shown in media if isinstance(shown, Clip)]
-    given: dict[str, Any] = {}
-    if images:
-        given["images"] = [images] if family in NESTED else images
-    if clips:
-        if getattr(processor, "video_processor", None) is None:
-            raise ValueError(f"IMAGE must be pictures for {family}, which takes no videos")
-        frames = [clip.frames for clip in clips]
-        given["videos"] = [frames] if family == "smolvlm" else frames
-        given |= {"video_metadata": [clip.metadata for clip in clips], "do_sample_frames": False}
-    begin = processor.tokenizer.bos_token
-    if begin and text.startswith(begin):  # the template has written it already
-        given["add_special_tokens"] = False
-    try:
-        return processor(text=[text], return_tensors="pt", **given)
-    except Exception as error:  # by any exception too: a mark of the model's own in the question, say
-        told = " ".join(f"{type(error).__name__} {error}".split())
-        raise ValueError(f"the model's processor refuses these pictures or the question {question!r}: {told}") from None
+    pictures = panels(family, processor, sample.visuals, media)
+    return Comparison(question, name or type(model).__name__, family.name, words, sample.visual, pictures, answers)
 
 
 def _word(tokenizer: Any, number: int) -> str:
@@ -126,32 +94,32 @@ def _word(tokenizer: Any, number: int) -> str:
     return f" {text.lstrip()}" if marked else text
 
 
-def _answer(model: Any, processor: Any, inputs: Any, label: str, method: Method | None, length: int) -> Answer:
+def _answer(model: Any, processor: Any, arguments: Any, label: str, method: Method | None, length: int) -> MethodAnswer:
     if method is None:
-        return _generate(model, processor, inputs, label, length)
+        return _generate(model, processor, arguments, label, length)
     traced = getattr(method, "trace", False)
     with prune(model, replace(method, trace=False) if traced else method) as session:  # type: ignore[call-arg]
-        made = _generate(model, processor, inputs, label, length)
-        made.method, made.report = method, session.report
+        answer = _generate(model, processor, arguments, label, length)
+        answer.method, answer.report = method, session.report
     if traced:  # recording takes time: not while the clock runs
         with prune(model, method) as session:
-            _generate(model, processor, inputs, label, 1)
-            made.report.samples = session.report.samples
-    return made
+            _generate(model, processor, arguments, label, 1)
+            answer.report.samples = session.report.samples
+    return answer
 
 
 @torch.inference_mode()
-def _generate(model: Any, processor: Any, inputs: Any, label: str, length: int) -> Answer:
+def _generate(model: Any, processor: Any, arguments: Any, label: str, length: int) -> MethodAnswer:
     with Clock(model) as clock:
-        made = model.generate(**inputs, max_new_tokens=length, **GREEDY)
-    answer = made[0, inputs["input_ids"].shape[1] :]
-    text = processor.tokenizer.decode(answer, skip_special_tokens=True).strip()
-    return Answer(label, None, text, len(answer), clock.prefill, clock.first, clock.total, None)
+        sequences = model.generate(**arguments, max_new_tokens=length, **GREEDY)
+    tokens = sequences[0, arguments["input_ids"].shape[1] :]
+    text = processor.tokenizer.decode(tokens, skip_special_tokens=True).strip()
+    return MethodAnswer(label, None, text, len(tokens), clock.prefill, clock.first, clock.total, None)
 
 
-def _warm_up(model: Any, inputs: Any) -> None:
+def _warm_up(model: Any, arguments: Any) -> None:
     """What only a first run pays for: memory, kernels, the compiled loop."""
     with torch.inference_mode():
-        model.generate(**inputs, max_new_tokens=1, **GREEDY)
+        model.generate(**arguments, max_new_tokens=1, **GREEDY)
     rows = torch.arange(584.0 * 8).view(-1, 8).sin()
     select(rows[8:], rows[:8], 4)

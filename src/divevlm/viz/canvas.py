@@ -7,7 +7,8 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from divevlm.viz.places import Box, Panel
+from divevlm.models.places import Box
+from divevlm.viz.places import Panel
 
 BLUE, ORANGE, GREEN, RED, PURPLE, SKY, YELLOW = (
     "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442",
@@ -30,18 +31,18 @@ def figure(rows: int, columns: int, width: float, height: float) -> tuple[Any, A
         from matplotlib.figure import Figure
     except ImportError:
         raise ValueError("pictures need matplotlib: pip install 'divevlm[plot]'") from None
-    made = Figure(figsize=(width, height), layout="constrained")
-    return made, made.subplots(rows, columns, squeeze=False)
+    chart = Figure(figsize=(width, height), layout="constrained")
+    return chart, chart.subplots(rows, columns, squeeze=False)
 
 
-def rendered(made: Any, kind: str = ".png", dpi: int = 200) -> bytes:
+def rendered(chart: Any, kind: str = ".png", dpi: int = 200) -> bytes:
     """The file's content; kind: ".png" or ".svg"."""
     if kind.lower() not in (".png", ".svg"):
         raise ValueError(f"a picture must be a .png or .svg file, got {kind!r}")
     file = io.BytesIO()
     with warnings.catch_warnings():  # an answer may hold signs that the font does not have
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        made.savefig(file, format=kind.lower()[1:], dpi=dpi, bbox_inches="tight", pad_inches=0.03)
+        chart.savefig(file, format=kind.lower()[1:], dpi=dpi, bbox_inches="tight", pad_inches=0.03)
     return file.getvalue()
 
 
@@ -85,11 +86,11 @@ def heat(axes: Any, panel: Panel, values: Mapping[int, float], top: float, stren
     cells(axes, places.values(), facecolors=shades, alpha=strength)
 
 
-def bar(made: Any, axes: Any, top: float, label: str) -> None:
+def bar(chart: Any, axes: Any, top: float, label: str) -> None:
     """The scale of a heat map."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
-    scale = made.colorbar(ScalarMappable(Normalize(0, top), "viridis"), ax=axes, fraction=0.03, pad=0.02)
+    scale = chart.colorbar(ScalarMappable(Normalize(0, top), "viridis"), ax=axes, fraction=0.03, pad=0.02)
     scale.set_label(label, fontsize=FONT)
     scale.ax.tick_params(labelsize=FONT - 1)

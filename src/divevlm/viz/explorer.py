@@ -11,7 +11,7 @@ from typing import Any
 
 from divevlm.methods import METHODS, Method, method_of
 from divevlm.methods.dive import DIVE
-from divevlm.viz.asking import Asked
+from divevlm.viz.asking import Comparison
 from divevlm.viz.pack import pack
 
 SCRIPTS = ("data.js", "draw.js", "explain.js", "pointer.js", "answers.js", "page.js")
@@ -33,13 +33,13 @@ def settings(
             changes += [{"eta": eta} for eta in etas if eta != DIVE.eta]
         for keep in keeps:
             for change in changes:
-                told = "".join(f", {key} {value:g}" for key, value in change.items())
-                yield f"{name} {keep}{told}", method_of(name, keep, change | traced)
+                suffix = "".join(f", {key} {value:g}" for key, value in change.items())
+                yield f"{name} {keep}{suffix}", method_of(name, keep, change | traced)
 
 
-def page(asked: Asked) -> str:
+def page(comparison: Comparison) -> str:
     """The HTML text. Whatever stands in the question, the answers or file names is shown as text, never run."""
-    return page_of(pack(asked))
+    return page_of(pack(comparison))
 
 
 def page_of(data: dict[str, Any]) -> str:

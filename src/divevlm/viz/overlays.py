@@ -7,66 +7,66 @@ from textwrap import wrap
 from typing import Any
 
 from divevlm.engine.report import SampleReport
-from divevlm.viz.asking import Answer, Asked
+from divevlm.viz.asking import Comparison, MethodAnswer
 from divevlm.viz.canvas import BLUE, FONT, ORANGE, PAGE, bar, cells, darken, figure, heat, show
 from divevlm.viz.places import Panel
 
 FRAMES = 8  # panels in a row of a picture, at most
 
 
-def kept(asked: Asked, answer: Answer | None = None) -> Any:
+def kept(comparison: Comparison, answer: MethodAnswer | None = None) -> Any:
     """What one method keeps, on every view or frame. Default: the first answer that was pruned."""
-    chosen = answer or next(answer for answer in asked.answers if answer.report is not None)
-    return _rows(asked, [chosen])
+    chosen = answer or next(answer for answer in comparison.answers if answer.report is not None)
+    return _rows(comparison, [chosen])
 
 
-def masks(asked: Asked) -> Any:
+def masks(comparison: Comparison) -> Any:
     """What each method keeps, side by side: columns for one view, else a row a method and a column a view or frame."""
-    return _rows(asked, [answer for answer in asked.answers if answer.report is not None])
+    return _rows(comparison, [answer for answer in comparison.answers if answer.report is not None])
 
 
-def _rows(asked: Asked, answers: Sequence[Answer]) -> Any:
-    shown = _spread(asked.panels)
-    if len(shown) == 1:
-        made, axes = _grid_of(1, 1 + len(answers), shown)
-        show(axes[0][0], shown[0], "image")
+def _rows(comparison: Comparison, answers: Sequence[MethodAnswer]) -> Any:
+    drawn = _spread(comparison.panels)
+    if len(drawn) == 1:
+        chart, axes = _grid_of(1, 1 + len(answers), drawn)
+        show(axes[0][0], drawn[0], "image")
         places = [
-            (axes[0][1 + i], answer, shown[0], f"{answer.label}\n{_short(answer.text)}")
+            (axes[0][1 + i], answer, drawn[0], f"{answer.label}\n{_short(answer.text)}")
             for i, answer in enumerate(answers)
         ]
     else:
-        made, axes = _grid_of(len(answers), len(shown), shown)
+        chart, axes = _grid_of(len(answers), len(drawn), drawn)
         places = []
         for i, answer in enumerate(answers):
-            for j, panel in enumerate(shown):
+            for j, panel in enumerate(drawn):
                 places.append((axes[i][j], answer, panel, panel.label if i == 0 else ""))
             axes[i][0].set_ylabel(answer.label, fontsize=FONT)
     for axis, answer, panel, title in places:
         show(axis, panel, title)
         darken(axis, panel, set(_sample(answer).kept))
-    made.suptitle(_short(asked.question, 90), fontsize=FONT + 1)
-    return made
+    chart.suptitle(_short(comparison.question, 90), fontsize=FONT + 1)
+    return chart
 
 
 def heat_map(panels: Sequence[Panel], values: Mapping[int, float], label: str = "score") -> Any:
     """Any score of the visual tokens (index within the sample -> value) on the pictures they come from."""
-    shown = _spread(panels)
-    made, axes = _grid_of(1, len(shown), shown)
+    drawn = _spread(panels)
+    chart, axes = _grid_of(1, len(drawn), drawn)
     top = max(values.values(), default=0.0)
-    for axis, panel in zip(axes[0], shown, strict=True):
-        show(axis, panel, panel.label if len(shown) > 1 else "")
+    for axis, panel in zip(axes[0], drawn, strict=True):
+        show(axis, panel, panel.label if len(drawn) > 1 else "")
         heat(axis, panel, values, top)
-    bar(made, list(axes[0]), top, label)
-    return made
+    bar(chart, list(axes[0]), top, label)
+    return chart
 
 
-def evolution(asked: Asked, answer: Answer, steps: Sequence[int] = (1, 2, 4, 8, 16)) -> Any:
+def evolution(comparison: Comparison, answer: MethodAnswer, steps: Sequence[int] = (1, 2, 4, 8, 16)) -> Any:
     """The fused score before each of these picks (1, 2, ...), with all picks so far in numbered boxes."""
     traces = _traces(answer)
     last = max(trace.scores.shape[0] for trace, _, _ in traces)
     steps = [step for step in steps if step <= last]
-    shown = _spread(asked.panels, 4)
-    made, axes = _grid_of(len(shown), len(steps), shown * len(steps))
+    drawn = _spread(comparison.panels, 4)
+    chart, axes = _grid_of(len(drawn), len(steps), drawn * len(steps))
     for column, step in enumerate(steps):
         values: dict[int, float] = {}
         picked: dict[int, int] = {}
@@ -75,12 +75,12 @@ def evolution(asked: Asked, answer: Answer, steps: Sequence[int] = (1, 2, 4, 8, 
             values |= dict(zip(tokens, trace.scores[row].clamp_min(0).tolist(), strict=True))
             picked |= {token: number for number, token in enumerate(order[:step], 1)}
         top = max(values.values())
-        for row, panel in enumerate(shown):
+        for row, panel in enumerate(drawn):
             show(axes[row][column], panel, f"step {step}" if row == 0 else "")
             heat(axes[row][column], panel, values, top)
             numbered(axes[row][column], panel, picked, step)
-    made.suptitle(_short(asked.question, 90), fontsize=FONT + 1)
-    return made
+    chart.suptitle(_short(comparison.question, 90), fontsize=FONT + 1)
+    return chart
 
 
 def numbered(axes: Any, panel: Panel, picked: Mapping[int, int], newest: int) -> None:
@@ -101,29 +101,29 @@ def numbered(axes: Any, panel: Panel, picked: Mapping[int, int], newest: int) ->
         text.set_path_effects([withStroke(linewidth=1.4, foreground="black")])
 
 
-def gallery(rows: Sequence[tuple[Asked, Answer, Answer]], panel: int = 0) -> Any:
-    """One row a question: picture, initial score, one-shot selection, DIVE's, and their difference.
+def gallery(rows: Sequence[tuple[Comparison, MethodAnswer, MethodAnswer]], number: int = 0) -> Any:
+    """One row a question: picture, initial score, selection by frozen scores (dive-no-update), DIVE's, and their difference.
 
-    rows: (asked, answer by frozen scores, answer by DIVE), both of them traced
+    rows: (comparison, answer by frozen scores, answer by DIVE), both of them traced
     """
-    titles = ("image", "initial score", "one-shot", "DIVE", "difference")
-    shown = [asked.panels[panel] for asked, _, _ in rows]
-    high = sum(PAGE / 5 * one.picture.height / one.picture.width + 0.35 for one in shown) + 0.2
-    made, axes = figure(len(rows), 5, PAGE, high)
-    for i, ((asked, frozen, dive), one) in enumerate(zip(rows, shown, strict=True)):
+    titles = ("image", "initial score", "frozen scores", "DIVE", "difference")
+    drawn = [comparison.panels[number] for comparison, _, _ in rows]
+    high = sum(PAGE / 5 * panel.picture.height / panel.picture.width + 0.35 for panel in drawn) + 0.2
+    chart, axes = figure(len(rows), 5, PAGE, high)
+    for i, ((comparison, frozen, dive), panel) in enumerate(zip(rows, drawn, strict=True)):
         for j, axis in enumerate(axes[i]):
-            show(axis, one, titles[j] if i == 0 else "")
+            show(axis, panel, titles[j] if i == 0 else "")
         trace, tokens, _ = _traces(frozen)[0]
         values = dict(zip(tokens, trace.scores[0].tolist(), strict=True))
-        heat(axes[i][1], one, values, max(values.values()))
+        heat(axes[i][1], panel, values, max(values.values()))
         first, second = (set(_sample(answer).order) for answer in (frozen, dive))
-        darken(axes[i][2], one, first)
-        darken(axes[i][3], one, second)
-        difference(axes[i][4], one, first, second)
-        for j, text in ((0, asked.question), (2, frozen.text), (3, dive.text)):
+        darken(axes[i][2], panel, first)
+        darken(axes[i][3], panel, second)
+        difference(axes[i][4], panel, first, second)
+        for j, text in ((0, comparison.question), (2, frozen.text), (3, dive.text)):
             axes[i][j].set_xlabel("\n".join(wrap(_short(text, 56), 28)), fontsize=FONT - 1.5)
-    made.supxlabel("difference: blue one-shot only, orange DIVE only, white both", fontsize=FONT - 1)
-    return made
+    chart.supxlabel("difference: blue frozen scores only, orange DIVE only, white both", fontsize=FONT - 1)
+    return chart
 
 
 def difference(axes: Any, panel: Panel, first: set[int], second: set[int]) -> None:
@@ -139,13 +139,13 @@ def difference(axes: Any, panel: Panel, first: set[int], second: set[int]) -> No
         cells(axes, (places[token] for token in tokens if token in places), facecolors=colour)
 
 
-def _sample(answer: Answer) -> SampleReport:
+def _sample(answer: MethodAnswer) -> SampleReport:
     if answer.report is None:
         raise ValueError(f"answer must be of a method that prunes, got {answer.label!r}")
     return answer.report.samples[0]
 
 
-def _traces(answer: Answer) -> list[tuple[Any, list[int], list[int]]]:
+def _traces(answer: MethodAnswer) -> list[tuple[Any, list[int], list[int]]]:
     """Trace, candidates and picks of each group of competing tokens."""
     sample = _sample(answer)
     if answer.method is None or all(segment.trace is None for segment in sample.segments):
@@ -162,8 +162,8 @@ def _spread(panels: Sequence[Panel], most: int = FRAMES) -> list[Panel]:
     return [panels[int((i + 0.5) * len(panels) / most)] for i in range(most)]
 
 
-def _grid_of(rows: int, columns: int, shown: Sequence[Panel]) -> tuple[Any, Any]:
-    shape = max(panel.picture.height / panel.picture.width for panel in shown)
+def _grid_of(rows: int, columns: int, drawn: Sequence[Panel]) -> tuple[Any, Any]:
+    shape = max(panel.picture.height / panel.picture.width for panel in drawn)
     width = min(PAGE, 1.9 * columns + 0.4)
     return figure(rows, columns, width, rows * (width / columns * shape + 0.1) + 0.6)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from divevlm import __version__
 from divevlm.core.selection import Trace
-from divevlm.viz.asking import Answer, Asked
+from divevlm.viz.asking import Comparison, MethodAnswer
 from divevlm.viz.places import Panel
 
 LIMIT = 2_000_000  # characters for all maps of a page
@@ -21,39 +21,39 @@ PICTURES = 600_000  # for all its pictures
 SIDE = 672  # pixels of a picture's longer side, at most
 
 
-def pack(asked: Asked) -> dict[str, Any]:
+def pack(comparison: Comparison) -> dict[str, Any]:
     """Everything that the page shows. Settings whose picks are the first picks of another one share its maps."""
-    runs = [answer for answer in asked.answers if answer.report is not None]
+    runs = [answer for answer in comparison.answers if answer.report is not None]
     traced = longest([answer for answer in runs if _traces(answer)])
     limit = LIMIT // max(1, len(traced))
     return {
         "version": __version__,
-        "question": asked.question,
-        "model": asked.model,
-        "family": asked.family,
-        "visual": asked.visual,
-        "words": asked.words,
-        "panels": [_panel(panel, len(asked.panels)) for panel in asked.panels],
-        "full": next((_told(answer) for answer in asked.answers if answer.report is None), None),
-        "runs": [_told(answer) | {"trace": _whose(answer, traced)} for answer in runs],
+        "question": comparison.question,
+        "model": comparison.model,
+        "family": comparison.family,
+        "visual": comparison.visual,
+        "words": comparison.words,
+        "panels": [_panel(panel, len(comparison.panels)) for panel in comparison.panels],
+        "full": next((_summary(answer) for answer in comparison.answers if answer.report is None), None),
+        "runs": [_summary(answer) | {"trace": _whose(answer, traced)} for answer in runs],
         "traces": [_trace(answer, limit) for answer in traced],
     }
 
 
-def _traces(answer: Answer) -> bool:
+def _traces(answer: MethodAnswer) -> bool:
     return answer.report is not None and any(segment.trace is not None for segment in answer.report.samples[0].segments)
 
 
-def longest(traced: Sequence[Answer]) -> list[Answer]:
+def longest(traced: Sequence[MethodAnswer]) -> list[MethodAnswer]:
     """Without those whose picks are the first picks of another one."""
-    found: list[Answer] = []
+    runs: list[MethodAnswer] = []
     for answer in sorted(traced, key=lambda answer: -sum(map(len, _orders(answer)))):
-        if _whose(answer, found) is None:
-            found.append(answer)
-    return found
+        if _whose(answer, runs) is None:
+            runs.append(answer)
+    return runs
 
 
-def _whose(answer: Answer, traced: Sequence[Answer]) -> int | None:
+def _whose(answer: MethodAnswer, traced: Sequence[MethodAnswer]) -> int | None:
     """The number of the trace whose first picks are those of this answer."""
     mine = _orders(answer)
     for number, other in enumerate(traced):
@@ -64,20 +64,20 @@ def _whose(answer: Answer, traced: Sequence[Answer]) -> int | None:
     return None
 
 
-def _orders(answer: Answer) -> list[list[int]]:
+def _orders(answer: MethodAnswer) -> list[list[int]]:
     assert answer.report is not None
     return [segment.order for segment in answer.report.samples[0].segments]
 
 
-def _settings(answer: Answer) -> dict[str, Any]:
+def _settings(answer: MethodAnswer) -> dict[str, Any]:
     """All that picks depend on but the budget."""
     assert answer.method is not None
     kept = (field.name for field in fields(answer.method) if field.name not in ("keep", "budget", "trace"))
     return {"name": answer.method.name} | {name: getattr(answer.method, name) for name in kept}
 
 
-def _told(answer: Answer) -> dict[str, Any]:
-    told: dict[str, Any] = {
+def _summary(answer: MethodAnswer) -> dict[str, Any]:
+    summary: dict[str, Any] = {
         "label": answer.label,
         "answer": answer.text,
         "first_ms": round(1e3 * answer.first_seconds, 1),
@@ -85,9 +85,9 @@ def _told(answer: Answer) -> dict[str, Any]:
     }
     report = answer.report
     if report is None or answer.method is None:
-        return told
+        return summary
     sample = report.samples[0]
-    return told | {
+    return summary | {
         "method": answer.method.name,
         "about": " ".join((answer.method.__doc__ or "").split("\n\n")[0].split()),
         "keep": len(sample.order),
@@ -103,7 +103,7 @@ def _told(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _trace(answer: Answer, limit: int) -> list[dict[str, Any] | None]:
+def _trace(answer: MethodAnswer, limit: int) -> list[dict[str, Any] | None]:
     """One for each group of competing tokens; None where all of them stay."""
     assert answer.report is not None
     assert answer.method is not None

@@ -17,7 +17,7 @@ def performance_latency(
 
     The labels of a line's ends are written beside them; a single point is drawn as a star.
     """
-    made, axes = figure(1, len(panels), PAGE if len(panels) > 1 else COLUMN, 2.5)
+    chart, axes = figure(1, len(panels), PAGE if len(panels) > 1 else COLUMN, 2.5)
     for axis, (name, methods) in zip(axes[0], panels.items(), strict=True):
         for i, (method, points) in enumerate(methods.items()):
             colour, marker, line = LINES[i % len(LINES)]
@@ -35,8 +35,8 @@ def performance_latency(
         _plain(axis, latency)
     axes[0][0].set_ylabel(score, fontsize=FONT)
     handles, names = axes[0][0].get_legend_handles_labels()
-    made.legend(handles, names, loc="outside lower center", ncols=min(6, len(names)), fontsize=FONT - 1, frameon=False)
-    return made
+    chart.legend(handles, names, loc="outside lower center", ncols=min(6, len(names)), fontsize=FONT - 1, frameon=False)
+    return chart
 
 
 def feedback_boxes(
@@ -47,7 +47,7 @@ def feedback_boxes(
 
     likelihood: [samples][schedules], from `core.metrics.relative_gold_likelihood`
     """
-    made, axes = figure(1, 1, COLUMN, 2.6)
+    chart, axes = figure(1, 1, COLUMN, 2.6)
     axis = axes[0][0]
     columns = [[row[i] for row in likelihood] for i in range(len(schedules))]
     places = list(range(len(schedules)))
@@ -56,8 +56,8 @@ def feedback_boxes(
         axis.plot(spread, values, ".", color=BLUE, markersize=1.5, alpha=0.25, zorder=1)
     axis.boxplot(columns, positions=places, widths=0.55, showfliers=False, zorder=2,
                  medianprops={"color": ORANGE, "linewidth": 1.5}, boxprops={"linewidth": 0.9})  # fmt: skip
-    shown = sorted(value for values in columns for value in values)
-    low, high = shown[int(0.01 * (len(shown) - 1))], shown[int(0.99 * (len(shown) - 1))]
+    ordered = sorted(value for values in columns for value in values)
+    low, high = ordered[int(0.01 * (len(ordered) - 1))], ordered[int(0.99 * (len(ordered) - 1))]
     axis.set_ylim(
         low - 0.1 * (high - low) - 1, high + 0.1 * (high - low) + 1
     )  # a few far points don't flatten the boxes
@@ -71,7 +71,7 @@ def feedback_boxes(
         right.set_ylabel(score, fontsize=FONT, color=RED)
         right.tick_params(labelsize=FONT - 1, colors=RED)
         right.spines[["top", "left"]].set_visible(False)
-    return made
+    return chart
 
 
 def redundancy_densities(values: Mapping[int, Mapping[int | float, Sequence[float]]]) -> Any:
@@ -84,28 +84,28 @@ def redundancy_densities(values: Mapping[int, Mapping[int | float, Sequence[floa
     every = np.concatenate([np.asarray(v, float) for budgets in values.values() for v in budgets.values()])
     low, high = float(every.min()), float(every.max())
     grid = np.linspace(low - 0.1 * (high - low) - 1e-3, high + 0.1 * (high - low) + 1e-3, 300)
-    looks = {budget: _look(i) for i, budget in enumerate(sorted({k for budgets in values.values() for k in budgets}))}
-    made, axes = figure(1, 1, COLUMN, 0.42 * len(values) + 0.85 + 0.15 * -(-len(looks) // 4))
+    styles = {budget: _style(i) for i, budget in enumerate(sorted({k for budgets in values.values() for k in budgets}))}
+    chart, axes = figure(1, 1, COLUMN, 0.42 * len(values) + 0.85 + 0.15 * -(-len(styles) // 4))
     axis = axes[0][0]
-    told: set[int | float] = set()
+    labelled: set[int | float] = set()
     for place, budgets in enumerate(values.values()):
         for budget, sample in budgets.items():
             ridge = density(np.asarray(sample, float), grid)
             ridge = place + 0.9 * ridge / ridge.max()
-            colour, line = looks[budget]
+            colour, line = styles[budget]
             label = f"{budget} tokens" if isinstance(budget, int) else f"{100 * budget:g} % of tokens"
             axis.fill_between(grid, place, ridge, color=colour, alpha=0.22, linewidth=0, zorder=-place)
             axis.plot(grid, ridge, color=colour, linestyle=line, linewidth=1.1, zorder=-place,
-                      label=None if budget in told else label)  # fmt: skip
-            told.add(budget)
+                      label=None if budget in labelled else label)  # fmt: skip
+            labelled.add(budget)
     axis.set_yticks(range(len(values)), [str(updates) for updates in values])
     axis.set_ylabel("feedback updates", fontsize=FONT)
     _plain(axis, "mean maximum cosine (lower: less redundant)")
-    made.legend(loc="outside upper center", ncols=min(4, len(looks)), fontsize=FONT - 1, frameon=False)
-    return made
+    chart.legend(loc="outside upper center", ncols=min(4, len(styles)), fontsize=FONT - 1, frameon=False)
+    return chart
 
 
-def _look(i: int) -> tuple[str, str]:
+def _style(i: int) -> tuple[str, str]:
     """Colour and line of the i-th budget: a colour of its own, then the same colours with other lines."""
     lines = ("-", "--", "-.", ":")
     turn, place = divmod(i, len(LINES))

@@ -15,9 +15,9 @@ from transformers.image_utils import OPENAI_CLIP_MEAN
 from divevlm.experiments import stock
 from divevlm.experiments.answering import Answerer
 from divevlm.experiments.lmms.model import Simple
-from divevlm.experiments.loading import load
 from divevlm.experiments.runner import Run
 from divevlm.experiments.settings import Setting
+from divevlm.loading import load
 
 from ...zoo import picture
 from . import hub

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForImageTextToText, AutoProcessor
+from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 
 from divevlm_tiny import build_qwen
 
@@ -27,9 +27,14 @@ def load(name: str | Path = "llava") -> tuple[Any, Any]:
             f"model must be one of {', '.join(available())} or a folder with a trained one, got {str(name)!r}"
         )
     model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
-    if model.config.model_type == "qwen2_vl":  # the stock one needs torchvision, which CPU-only machines lack
-        return model.eval(), build_qwen.processor()
-    return model.eval(), AutoProcessor.from_pretrained(folder)
+    return model.eval(), processor_of(folder)
+
+
+def processor_of(folder: Path) -> Any:
+    """Of an embedded model. The stock one of Qwen2-VL needs torchvision, which CPU-only machines lack."""
+    if AutoConfig.from_pretrained(folder).model_type == "qwen2_vl":
+        return build_qwen.processor()
+    return AutoProcessor.from_pretrained(folder)
 
 
 def save(model: Any, processor: Any, folder: Path) -> None:

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from divevlm.budget import Budget
-from divevlm.checks import require
+from divevlm.checks import keeps, names, require
 from divevlm.experiments import results
 from divevlm.experiments.analysis import figures
 from divevlm.experiments.analysis.analyses import ANALYSES, SCHEDULES, Table, analyze
 from divevlm.experiments.analysis.timing import ENERGY, RUNTIME, energy, runtime
 from divevlm.experiments.answering import Answerer
 from divevlm.experiments.loading import machine
-from divevlm.experiments.runner import Run, bar, keeps, names, usual_inputs
+from divevlm.experiments.runner import Run, bar, usual_inputs
 from divevlm.experiments.tasks import is_embedded
 
 DRAWN = ("feedback", "redundancy")  # as a picture, too
@@ -23,11 +23,11 @@ DRAWN = ("feedback", "redundancy")  # as a picture, too
 
 def analysis(name: str, out: Path, options: Any) -> tuple[dict[str, Any], Table]:
     """options: model, method, keep, tasks, limit, split, seed, batch and new_tokens"""
-    wanted, budgets = names(options.tasks), keeps(options.keep) if options.keep else ()
+    wanted, budgets = names("--tasks", options.tasks), keeps(options.keep) if options.keep else ()
     _check(name, budgets, options)
     run = Run(
         options.model,
-        names(options.method),
+        names("--method", options.method) if options.method else (),
         budgets,
         out,
         wanted,

@@ -22,9 +22,9 @@ from divevlm.experiments import stock
 from divevlm.experiments.answering import Answerer
 from divevlm.experiments.journal import Journal, Record
 from divevlm.experiments.lmms.requests import FRAMES, batches, cut, decoding, media, options, place, shown
-from divevlm.experiments.loading import load
 from divevlm.experiments.settings import Setting
 from divevlm.experiments.tasks import Item
+from divevlm.loading import load
 from divevlm.methods import Method
 from divevlm.methods.mmtok import MMTok
 

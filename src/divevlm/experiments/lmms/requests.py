@@ -13,7 +13,7 @@ from transformers.image_utils import OPENAI_CLIP_MEAN
 
 from divevlm.checks import require
 from divevlm.experiments.stock import padded
-from divevlm.viz.media import Clip
+from divevlm.media import Video
 
 FRAMES = 32  # of a video, evenly spaced
 
@@ -68,7 +68,7 @@ def shown(visual: Any, frames: int = FRAMES) -> Any:
     return clip(visual, frames) if isinstance(visual, str) else visual.convert("RGB")
 
 
-def clip(path: str, most: int) -> Clip:
+def clip(path: str, most: int) -> Video:
     """At most so many frames, evenly spaced from the first to the last as lmms-eval's own models take them, with the numbers and
     the rate that they have in the file."""
     frames = read_video(path, num_frm=most)
@@ -78,7 +78,7 @@ def clip(path: str, most: int) -> Clip:
     if len(frames) > most or not total:  # of webm and mkv it gives every frame
         total = len(frames)
         frames = frames[_spaced(total, most)]
-    return Clip(frames, _spaced(total, most)[: len(frames)], total, rate)  # a file may have fewer than it says
+    return Video(frames, _spaced(total, most)[: len(frames)], total, rate)  # a file may have fewer than it says
 
 
 def _spaced(total: int, most: int) -> list[int]:

@@ -13,11 +13,11 @@ import torch
 from divevlm.experiments import results, tasks
 from divevlm.experiments.analysis import figures
 from divevlm.experiments.answering import Answerer
-from divevlm.experiments.loading import Loaded, default_device
 from divevlm.experiments.paper.comparison import full_scores, number, reasons
 from divevlm.experiments.paper.recipe import VANILLA, Recipe, benchmarks
 from divevlm.experiments.runner import Result, Run, evaluate
 from divevlm.experiments.settings import Setting
+from divevlm.loading import Loaded
 from divevlm.methods import Method
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def efficiency(of: Recipe, order: Order) -> tuple[dict[str, Any], Table]:
 
 def peaks(run: Run, loaded: Loaded | None = None) -> dict[Setting, float | None]:
     """Peak GPU memory of each setting on the first questions, one at a time; nothing is known on a CPU."""
-    if default_device() == "cpu":
+    if not torch.cuda.is_available():
         return {}
     some = replace(run, mode="forced", limit=_few(run)).items()
     answerer = Answerer(*(loaded or run.load()), shared=False)

@@ -12,11 +12,12 @@ if TYPE_CHECKING:
 
 VIDEOS = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ogv", ".wmv", ".flv")
 
+ANIMATED = ("GIF", "PNG", "WEBP")
 DEEP = ("I", "F")  # modes of grey pictures with more than eight bits begin like this
 
 
 @dataclass(frozen=True)
-class Clip:
+class Video:
     """Some frames of a video, uint8 [T, height, width, 3], and what was taken of what."""
 
     frames: np.ndarray[Any, Any]
@@ -43,7 +44,7 @@ class Clip:
         }
 
 
-def load(path: str | Path, frames: int = 8) -> Image.Image | Clip:
+def load(path: str | Path, frames: int = 8) -> Image.Image | Video:
     """A picture, upright and without alpha, or `frames` frames of a video (by the file's name)."""
     file = Path(path)
     if "://" in str(path):
@@ -59,6 +60,9 @@ def read_picture(file: Path) -> Image.Image:
 
     try:
         with Image.open(file) as opened:
+            frames = getattr(opened, "n_frames", 1) if opened.format in ANIMATED else 1
+            if frames > 1:
+                raise ValueError(f"an animation of {frames} frames: save one of them, or all as a video")
             picture = ImageOps.exif_transpose(opened)
             if picture.mode.startswith(DEEP):
                 return eight_bits(picture, opened.format or "").convert("RGB")
@@ -92,7 +96,7 @@ def eight_bits(picture: Image.Image, kind: str) -> Image.Image:
     return Image.fromarray(grey if clear is None else np.where(values == clear, np.uint8(255), grey))
 
 
-def read_clip(file: Path, frames: int) -> Clip:
+def read_clip(file: Path, frames: int) -> Video:
     """Frames from the middles of equal stretches of the video, in order."""
     if frames < 1:
         raise ValueError(f"--frames must be at least 1, got {frames}")
@@ -106,18 +110,18 @@ def read_clip(file: Path, frames: int) -> Clip:
         with av.open(str(file)) as container:
             total = sum(1 for packet in container.demux(video=0) if packet.size)
         wanted = {int((i + 0.5) * total / frames) for i in range(frames)} if total > frames else set(range(total))
-        found: dict[int, Any] = {}
+        decoded: dict[int, Any] = {}
         with av.open(str(file)) as container:
             rate = float(container.streams.video[0].average_rate or 1)
             for number, frame in enumerate(container.decode(video=0)):
                 if number in wanted:
                     upright = np.rot90(frame.to_ndarray(format="rgb24"), getattr(frame, "rotation", 0) // 90)
-                    found[number] = np.ascontiguousarray(upright)
+                    decoded[number] = np.ascontiguousarray(upright)
     except (av.error.FFmpegError, IndexError, OSError) as error:
         raise ValueError(f"IMAGE must be a picture or a video, got {str(file)!r}: {_line(error)}") from None
-    if not found:
+    if not decoded:
         raise ValueError(f"IMAGE must be a video with at least one frame, got {str(file)!r}")
-    return Clip(np.stack(list(found.values())), list(found), total, rate)
+    return Video(np.stack(list(decoded.values())), list(decoded), total, rate)
 
 
 def _line(error: Exception) -> str:

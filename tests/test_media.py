@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from divevlm.viz.media import load
+from divevlm.media import load
 
 
 def test_exif_rotation(tmp_path):
@@ -144,7 +144,7 @@ def test_what_is_no_picture_is_refused(tmp_path, name, content, message):
 
 def test_pillow_is_new_enough_to_know_what_is_transparent():
     """`has_transparency_data` came with 10.1."""
-    extras = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"][
+    extras = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
     assert {one for needed in extras.values() for one in needed if one.startswith("pillow")} == {"pillow>=10.1"}
