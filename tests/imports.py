@@ -27,8 +27,8 @@ LAYERS = (  # a folder imports only from those above it in this list
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 ROWS = (  # of the picture
-    ("", "cli", ""),
-    ("batch", "bench", "training"),
+    ("", "cli", "training"),
+    ("batch", "bench", ""),
     ("serve", "", ""),
     ("", "experiments", ""),
     ("viz", "", ""),
