@@ -107,7 +107,7 @@ def test_bench_accuracy_takes_another_training_from_a_folder(capsys):
         rows.append(json.loads(capsys.readouterr().out)["rows"])
     assert [row["tasks"] for row in rows[0]] == [row["tasks"] for row in rows[1]]
     assert main(["bench", "accuracy", "--model", "gpt"]) == 2
-    assert "model must be one of" in capsys.readouterr().err
+    assert "model must be an embedded one (llava, qwen2vl)" in capsys.readouterr().err
 
 
 def test_bench_accuracy_refuses_another_family(capsys, tmp_path):
