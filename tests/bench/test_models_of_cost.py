@@ -6,7 +6,7 @@ import pytest
 from divevlm_tiny import available
 
 from divevlm.bench import cost
-from divevlm.bench.selection import Shape
+from divevlm.bench.selection import SelectionShape
 from training import precision
 
 DOCS = Path(__file__).parents[2] / "docs" / "selection-on-a-gpu.md"
@@ -19,9 +19,9 @@ def test_the_tables_in_the_docs_are_what_the_command_prints():
 def test_a_loop_costs_more_for_more_picks_and_fewer_launches_cost_less():
     for card in cost.CARDS:
         for kind in ("eager", "graph", "triton"):
-            few, many = (cost.loop(Shape(576, 4096, 40, keep), card, kind) for keep in (64, 192))
+            few, many = (cost.loop(SelectionShape(576, 4096, 40, keep), card, kind) for keep in (64, 192))
             assert many > 2.9 * few
-        one = Shape(576, 4096, 40, 64)
+        one = SelectionShape(576, 4096, 40, 64)
         assert cost.loop(one, card, "triton") < cost.loop(one, card, "graph") < cost.loop(one, card, "eager")
 
 

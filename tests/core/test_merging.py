@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import normalize
 
 from divevlm.core.bipartite import best_matches, match, merged, schedule
-from divevlm.core.cluster import density_peaks, distances, means
-from divevlm.core.contextual import contextual_rows, nearest_target, target_places
+from divevlm.core.cluster import contextual_rows, density_peaks, distances, means, nearest_target, target_places
 
 
 def random(*shape, seed=0):

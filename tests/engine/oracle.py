@@ -41,7 +41,6 @@ def causal(seen):
     return (lower & seen[:, None, None]) | torch.eye(length, dtype=torch.bool)
 
 
-@torch.no_grad()
 def full_length_logits(model, given, mask_of):
     """[B, S, V] of a run in which block `number` gets mask_of(number, hidden) instead of its own mask, unless that is None."""
 
@@ -68,6 +67,7 @@ def behind(cuts, masks):
     return mask_of
 
 
+@torch.no_grad()
 def masked_logits(model, batch, dropped, layer):
     """Logits [B, S, V] of the full-length run."""
     mask = causal(batch["attention_mask"].bool() & ~dropped)

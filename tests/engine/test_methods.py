@@ -81,6 +81,7 @@ def test_a_sample_in_a_padded_batch_gets_what_it_gets_alone(method, name):
 
 
 @pytest.mark.parametrize(("method", "name"), DROPPING)
+@torch.no_grad()
 def test_dropping_is_not_being_seen(method, name):
     entry = build(name)
     for shape in ("mixed", *(["videos"] if name in VIDEO_FAMILIES else [])):

@@ -17,6 +17,7 @@ NAMES = [name for name in FAMILIES if name != "llava_576"]
 GREEDY = {"max_new_tokens": 4, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
 
 
+@torch.no_grad()
 def biased(model, given, decisions, cuts, alpha):
     """Logits of a full-length run: blocks behind a cut can't see what was dropped, and see the others with their bias."""
     present = given["attention_mask"].bool()

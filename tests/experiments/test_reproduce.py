@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 from divevlm.cli import main
 from divevlm.experiments import results, tasks
 from divevlm.experiments.analysis import figures
+from divevlm.experiments.analysis.analyses import ANALYSES
 from divevlm.experiments.journal import read
 from divevlm.experiments.paper import comparison, efficiency
 from divevlm.experiments.paper.recipe import names, recipe
@@ -21,6 +23,19 @@ from divevlm.experiments.settings import Setting
 
 ROOT = Path(__file__).parents[2]
 RECIPE_FILES = [path for path in sorted((ROOT / "results").rglob("*.json")) if path.stem in names()]
+
+
+@pytest.fixture(autouse=True)
+def brief(monkeypatch):
+    """Answers of random weights have no end: two words of them are enough."""
+
+    def read(name):
+        of = recipe(name)
+        of.settings.update({"new_tokens": 2} if "new_tokens" in of.settings else {})
+        return of
+
+    monkeypatch.setattr("divevlm.experiments.paper.reproduce.Run", partial(Run, new_tokens=2))
+    monkeypatch.setattr("divevlm.experiments.paper.reproduce.recipe", read)
 
 
 def table(path):
@@ -153,7 +168,8 @@ def test_runtime_at_full_scale_is_of_all_samples(micro, tmp_path, monkeypatch):
         asked.extend(item.text for item in items)
         raise ValueError("enough")
 
-    asked = []
+    asked, few = [], replace(ANALYSES["redundancy"], methods=("dive:updates=0",))
+    monkeypatch.setitem(ANALYSES, "redundancy", few)
     monkeypatch.setattr("divevlm.experiments.lmms.sweep.items", a_benchmark)
     monkeypatch.setattr("divevlm.experiments.lmms.sweep.check", lambda run: None)
     monkeypatch.setattr("divevlm.experiments.paper.reproduce.runtime", runtime)

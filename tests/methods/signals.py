@@ -1,4 +1,4 @@
-"""Signals as the engine would gather them, made up."""
+"""Random signals of the shapes that the engine gathers."""
 
 from dataclasses import fields, replace
 
@@ -61,22 +61,22 @@ def plain(rows=6, columns=6, *, d=16, m=7, heads=4, seed=0, pools=False, cls=Tru
 def tiled(tile_rows=2, tile_columns=2, side=4, **settings):
     """A base view, then the mosaic of its tiles in reading order."""
     n = side * side * (1 + tile_rows * tile_columns)
-    found = plain(n, 1, **settings)
+    signals = plain(n, 1, **settings)
     mosaic = cells_of(side * tile_rows, side * tile_columns)
     tile = 1 + mosaic[:, 1] // side * tile_columns + mosaic[:, 2] // side
-    found.cells = torch.cat([cells_of(side, side), mosaic])
-    found.views = torch.cat([torch.zeros(side * side), torch.ones(len(mosaic))]).long()
-    found.vision.tile = torch.cat([torch.zeros(side * side).long(), tile])
-    if found.vision.cls is not None:
-        found.vision.cls = torch.randn(1 + tile_rows * tile_columns, 10, generator=torch.Generator().manual_seed(5))
-    return found
+    signals.cells = torch.cat([cells_of(side, side), mosaic])
+    signals.views = torch.cat([torch.zeros(side * side), torch.ones(len(mosaic))]).long()
+    signals.vision.tile = torch.cat([torch.zeros(side * side).long(), tile])
+    if signals.vision.cls is not None:
+        signals.vision.cls = torch.randn(1 + tile_rows * tile_columns, 10, generator=torch.Generator().manual_seed(5))
+    return signals
 
 
 def frames(count=4, side=3, **settings):
     """A clip: pooled rows, no CLS, one view."""
-    found = plain(count * side * side, 1, pools=True, **settings)
-    found.cells = torch.cat([cells_of(side, side, frame) for frame in range(count)])
-    return found
+    signals = plain(count * side * side, 1, pools=True, **settings)
+    signals.cells = torch.cat([cells_of(side, side, frame) for frame in range(count)])
+    return signals
 
 
 def permuted(signals, order):
@@ -90,6 +90,6 @@ def without(signals, *names):
     return replace(signals, **own, vision=replace(signals.vision, **seen) if signals.vision else None)
 
 
-def one(method, signals, keep):
-    (found,) = method.select([signals], [keep])
-    return found
+def choose(method, signals, keep):
+    (selection,) = method.select([signals], [keep])
+    return selection

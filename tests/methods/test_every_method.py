@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from divevlm import DIVE, Budget
+from divevlm.core.select import select as core_select
 from divevlm.methods import METHODS, method_of
-from tests.methods.signals import COMPARED, MERGING, SETS, frames, one, permuted, plain, tiled, without
+from divevlm.methods.dive import padded
+from tests.methods.signals import COMPARED, MERGING, SETS, choose, frames, permuted, plain, tiled, without
 
 KINDS = {
     "view": plain,
@@ -28,24 +30,24 @@ def test_exactly_k_distinct_tokens(name, kind):
     signals = KINDS[kind]()
     n = len(signals.visual)
     for keep in (1, 2, 4, 7, n // 2, n - 1):
-        found = one(METHODS.get(name)(keep=keep), signals, keep)
-        assert sorted(set(found.order.tolist())) == found.indices.tolist()
-        assert len(found) == len(found.scores) == keep
-        assert 0 <= int(found.indices[0]) <= int(found.indices[-1]) < n
-        if found.rows is not None:
-            assert sorted(found.rows.slots.tolist()) == found.indices.tolist()
-            assert found.rows.values.shape == (keep, signals.hidden.shape[1])
-            assert found.rows.values.dtype == signals.hidden.dtype
-            assert len(found.rows.members) == keep
+        selection = choose(METHODS.get(name)(keep=keep), signals, keep)
+        assert sorted(set(selection.order.tolist())) == selection.indices.tolist()
+        assert len(selection) == len(selection.scores) == keep
+        assert 0 <= int(selection.indices[0]) <= int(selection.indices[-1]) < n
+        if selection.rows is not None:
+            assert sorted(selection.rows.slots.tolist()) == selection.indices.tolist()
+            assert selection.rows.values.shape == (keep, signals.hidden.shape[1])
+            assert selection.rows.values.dtype == signals.hidden.dtype
+            assert len(selection.rows.members) == keep
 
 
 @pytest.mark.parametrize("name", COMPARED)
 def test_everything_stays_where_everything_fits(name):
     signals = plain()
     for keep in (36, 40):
-        found = one(METHODS.get(name)(keep=keep), signals, keep)
-        assert found.indices.tolist() == list(range(36))
-        assert found.rows is None
+        selection = choose(METHODS.get(name)(keep=keep), signals, keep)
+        assert selection.indices.tolist() == list(range(36))
+        assert selection.rows is None
 
 
 @pytest.mark.parametrize("name", COMPARED)
@@ -53,8 +55,8 @@ def test_groups_do_not_disturb_each_other(name):
     groups = [plain(seed=1), plain(4, 5, seed=2), plain(seed=1)]
     method = METHODS.get(name)(keep=5)
     together = method.select(groups, [5, 3, 5])
-    for group, keep, found in zip(groups, [5, 3, 5], together, strict=True):
-        assert one(method, group, keep).order.tolist() == found.order.tolist()
+    for group, keep, selection in zip(groups, [5, 3, 5], together, strict=True):
+        assert choose(method, group, keep).order.tolist() == selection.order.tolist()
     assert together[0].order.tolist() == together[2].order.tolist()
 
 
@@ -64,15 +66,15 @@ def test_the_order_of_tokens_does_not_matter(name, kind):
     signals = KINDS[kind]()
     order = torch.randperm(36, generator=torch.Generator().manual_seed(1))
     method = METHODS.get(name)(keep=9)
-    straight = one(method, signals, 9).order.tolist()
-    shuffled = one(method, permuted(signals, order), 9).order
+    straight = choose(method, signals, 9).order.tolist()
+    shuffled = choose(method, permuted(signals, order), 9).order
     assert sorted(order[shuffled].tolist()) == sorted(straight)
 
 
 @pytest.mark.parametrize("name", sorted(set(COMPARED) - set(MERGING)))
 def test_methods_that_only_drop_send_no_rows(name):
-    found = one(METHODS.get(name)(keep=6), plain(pools=True), 6)
-    assert found.rows is None
+    selection = choose(METHODS.get(name)(keep=6), plain(pools=True), 6)
+    assert selection.rows is None
 
 
 @pytest.mark.parametrize("name", COMPARED)
@@ -87,10 +89,10 @@ def test_a_missing_signal_is_refused_in_one_line(name):
     ]
     for signal in missing:
         with pytest.raises(ValueError, match=rf"^{name} must be used where there are .*, got none$"):
-            one(method, without(plain(), signal), 4)
+            choose(method, without(plain(), signal), 4)
     if needs.vision:
         with pytest.raises(ValueError, match=f"^{name} must be used"):
-            one(method, replace(plain(), vision=None), 4)
+            choose(method, replace(plain(), vision=None), 4)
 
 
 @pytest.mark.parametrize("name", COMPARED)
@@ -121,8 +123,8 @@ def test_the_table_has_what_it_needs(name):
 @pytest.mark.parametrize("name", MERGING)
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_token_is_in_two_merged_rows(name, kind):
-    found = one(METHODS.get(name)(keep=20), KINDS[kind](), 20)
-    members = [token for group in found.rows.members for token in group]
+    selection = choose(METHODS.get(name)(keep=20), KINDS[kind](), 20)
+    members = [token for group in selection.rows.members for token in group]
     assert len(members) == len(set(members))
 
 
@@ -132,9 +134,9 @@ def test_centred_states_are_states_without_their_means():
     same = replace(given, visual=given.visual - given.visual.mean(0), text=given.text - given.text.mean(0))
     dive = METHODS.get("dive")
     centred = dive(keep=8, centre=True)
-    expected = one(dive(keep=8), same, 8).order.tolist()
-    assert one(centred, given, 8).order.tolist() == one(centred, moved, 8).order.tolist() == expected
-    assert one(dive(keep=8), moved, 8).order.tolist() != expected
+    expected = choose(dive(keep=8), same, 8).order.tolist()
+    assert choose(centred, given, 8).order.tolist() == choose(centred, moved, 8).order.tolist() == expected
+    assert choose(dive(keep=8), moved, 8).order.tolist() != expected
 
 
 @pytest.mark.parametrize(
@@ -171,3 +173,13 @@ def test_settings_may_stand_behind_the_name():
     ]:
         with pytest.raises(ValueError, match=f"^{message}$"):
             method_of(text, 4, options)
+
+
+def test_groups_of_several_lengths_are_padded_for_an_accelerator():
+    groups, keeps = [plain(seed=1), plain(4, 5, m=3, seed=2), plain(2, 3, m=0, seed=3)], [9, 4, 5]
+    x, valid_x = padded([group.visual for group in groups])
+    q, valid_q = padded([group.text for group in groups])
+    assert (valid_x.sum(1).tolist(), valid_q.sum(1).tolist()) == ([36, 20, 6], [7, 3, 0])
+    together = core_select(x, q, keeps, valid_x=valid_x, valid_q=valid_q)
+    apart = DIVE(keep=9).select(groups, keeps)
+    assert [selection.order.tolist() for selection in together] == [selection.order.tolist() for selection in apart]

@@ -14,7 +14,7 @@ from divevlm.methods.mmtok import MMTok
 from divevlm.methods.pdrop import PyramidDrop
 from divevlm.methods.resprune import ResPrune
 from divevlm.methods.sparsevlm import SparseVLM
-from tests.methods.signals import one, plain
+from tests.methods.signals import choose, plain
 
 
 def random(*shape, seed=0):
@@ -25,17 +25,17 @@ def test_fastv_by_hand():
     rows = torch.tensor([[0.05, 0.30, 0.10, 0.02, 0.08, 0.05, 0.40], [0.15, 0.10, 0.30, 0.02, 0.03, 0.10, 0.30]])
     assert rows.mean(0).tolist() == pytest.approx([0.10, 0.20, 0.20, 0.02, 0.055, 0.075, 0.35])
     signals = replace(plain(2, 2), attention=rows[:, None, 1:5])
-    found = one(FastV(keep=2), signals, 2)
-    assert found.indices.tolist() == [0, 1]  # positions 1 and 2 of the sequence
-    assert found.scores.tolist() == pytest.approx([0.20, 0.20])
+    selection = choose(FastV(keep=2), signals, 2)
+    assert selection.indices.tolist() == [0, 1]  # positions 1 and 2 of the sequence
+    assert selection.scores.tolist() == pytest.approx([0.20, 0.20])
     heads = replace(signals, attention=signals.attention.flip(0))
-    assert one(FastV(keep=2), heads, 2).indices.tolist() == [0, 1]
+    assert choose(FastV(keep=2), heads, 2).indices.tolist() == [0, 1]
 
 
 def test_fastv_asks_the_last_prompt_token_only():
     signals = plain()
     last = replace(signals, attention=signals.attention[:, -1:])
-    assert one(FastV(keep=5), signals, 5).order.tolist() == one(FastV(keep=5), last, 5).order.tolist()
+    assert choose(FastV(keep=5), signals, 5).order.tolist() == choose(FastV(keep=5), last, 5).order.tolist()
 
 
 def test_pdrop_stages():
@@ -56,7 +56,7 @@ def test_pdrop_sets_are_nested():
     for cut in range(3):
         stay = method.stay(cut, 4, 36, 32)
         now = replace(signals, attention=signals.attention[..., kept], visual=signals.visual[kept], cut=cut)
-        kept = kept[one(method, now, stay).indices]
+        kept = kept[choose(method, now, stay).indices]
     assert len(kept) == 4
 
 
@@ -89,18 +89,18 @@ def dart_signals():
 
 def test_dart_by_hand():
     signals = dart_signals()
-    found = one(DART(keep=3, visual_pivots=1, text_pivots=1), signals, 3)
-    assert found.order.tolist() == [1, 3, 2]
-    assert found.scores.tolist() == pytest.approx([5, 0.9806, 1], abs=1e-4)
+    selection = choose(DART(keep=3, visual_pivots=1, text_pivots=1), signals, 3)
+    assert selection.order.tolist() == [1, 3, 2]
+    assert selection.scores.tolist() == pytest.approx([5, 0.9806, 1], abs=1e-4)
 
 
 def test_dart_sees_directions_of_states_and_sizes_of_keys():
     signals = dart_signals()
     method = DART(keep=3, visual_pivots=1, text_pivots=1)
     longer = replace(signals, visual=signals.visual * torch.tensor([[3.0], [0.1], [7.0], [2.0], [5.0]]))
-    assert one(method, longer, 3).indices.tolist() == [1, 2, 3]
+    assert choose(method, longer, 3).indices.tolist() == [1, 2, 3]
     louder = replace(signals, visual_keys=signals.visual_keys * torch.tensor([[9.0], [1], [1], [1], [1]]))
-    assert 0 in one(method, louder, 3).order.tolist()
+    assert 0 in choose(method, louder, 3).order.tolist()
 
 
 @pytest.mark.parametrize(("keep", "original"), [(192, 196), (128, 132), (64, 68)])
@@ -111,7 +111,7 @@ def test_dart_keeps_four_more_if_it_is_to_be_faithful(keep, original):
 
 def test_dart_without_text_behind_the_image():
     signals = replace(plain(), later=torch.zeros(7, dtype=torch.bool))
-    assert len(one(DART(keep=9), signals, 9)) == 9
+    assert len(choose(DART(keep=9), signals, 9)) == 9
 
 
 def test_sparsevlm_ranks_by_raters_and_recycles():
@@ -122,13 +122,13 @@ def test_sparsevlm_ranks_by_raters_and_recycles():
     share = torch.softmax(visual @ text.T, 1).mean(0)
     rating = 2 + (share > share.mean()).nonzero()[:, 0]
     torch.testing.assert_close(scores, signals.attention[:, rating].mean((0, 1)))
-    found = one(method, signals, 12)
+    selection = choose(method, signals, 12)
     order = scores.argsort(descending=True)
-    assert found.rows.slots[:11].tolist() == sorted(order[:11].tolist())  # 25 are pruned: 8 of them make 1 cluster
-    torch.testing.assert_close(found.rows.values[:11], signals.hidden[found.rows.slots[:11]])
+    assert selection.rows.slots[:11].tolist() == sorted(order[:11].tolist())  # 25 are pruned: 8 of them make 1 cluster
+    torch.testing.assert_close(selection.rows.values[:11], signals.hidden[selection.rows.slots[:11]])
     recycled = sorted(order[11:19].tolist())
-    assert found.rows.members[11] == recycled
-    torch.testing.assert_close(found.rows.values[11], signals.hidden[recycled].mean(0))
+    assert selection.rows.members[11] == recycled
+    torch.testing.assert_close(selection.rows.values[11], signals.hidden[recycled].mean(0))
 
 
 def test_sparsevlm_listens_to_the_whole_image_at_later_cuts():
@@ -152,35 +152,35 @@ def test_sparsevlm_stages():
 def test_sparsevlm_plus_takes_gravity_out_and_the_best_heads():
     signals = plain(seed=5)
     method = SparseVLM(keep=6, version="plus")
-    found = one(method, signals, 6)
-    assert found.rows is None
-    assert found.note == "without the correction for RoPE"
+    selection = choose(method, signals, 6)
+    assert selection.rows is None
+    assert selection.note == "without the correction for RoPE"
     flat = replace(signals, gravity=torch.ones(7, 36))
-    assert one(method, flat, 6).order.tolist() == found.order.tolist()
+    assert choose(method, flat, 6).order.tolist() == selection.order.tolist()
     pull = torch.ones(7, 36)
     pull[:, 0] = 0.1
     corrected = method.scores(replace(signals, gravity=pull))
     assert corrected[0] > method.scores(flat)[0]
-    assert one(method, replace(signals, gravity=pull), 6).note == ""
+    assert choose(method, replace(signals, gravity=pull), 6).note == ""
 
 
 def test_mmtok_by_hand():
     x = normalize(torch.tensor([[1, 0], [0.9, 0.1], [0, 1], [-1, 0]]), dim=1)
     signals = replace(plain(2, 2), visual=x, text_embeds=torch.tensor([[1.0, 0.0]]), text=torch.ones(1, 2))
     signals.vision.features = x
-    found = one(MMTok(keep=3, temperature=0.5, text_temperature=0.5), signals, 3)
-    assert found.order.tolist() == [0, 3, 2]
-    assert found.scores.tolist() == pytest.approx([0.5958, 0.1047, 0.0751], abs=6e-5)
-    assert float(found.scores.sum()) == pytest.approx(0.7756, abs=1e-4)
+    selection = choose(MMTok(keep=3, temperature=0.5, text_temperature=0.5), signals, 3)
+    assert selection.order.tolist() == [0, 3, 2]
+    assert selection.scores.tolist() == pytest.approx([0.5958, 0.1047, 0.0751], abs=6e-5)
+    assert float(selection.scores.sum()) == pytest.approx(0.7756, abs=1e-4)
 
 
 def test_mmtok_covering_one_word_alone_ties_after_the_first_pick():
     signals = replace(plain(), text_embeds=random(1, 16), text=random(1, 16))
-    found = one(MMTok(keep=4, alpha=0.0), signals, 4)
+    selection = choose(MMTok(keep=4, alpha=0.0), signals, 4)
     first = int((normalize(signals.visual, dim=1) @ normalize(signals.text_embeds[0], dim=0)).argmax())
     rest = [i for i in range(36) if i != first]
-    assert found.order.tolist() == [first, *rest[:3]]
-    assert found.scores[1:].tolist() == [0, 0, 0]
+    assert selection.order.tolist() == [first, *rest[:3]]
+    assert selection.scores[1:].tolist() == [0, 0, 0]
 
 
 def test_relevance_of_cdpruner_by_hand():
@@ -191,20 +191,20 @@ def test_relevance_of_cdpruner_by_hand():
 
 def test_cdpruner_is_two_sided_dive_with_a_frozen_prompt_weight():
     signals = plain(8, 8, d=80, seed=6)
-    found = one(CDPruner(keep=20, theta=0.6), signals, 20)
+    selection = choose(CDPruner(keep=20, theta=0.6), signals, 20)
     cosine = (normalize(signals.visual, dim=1) @ normalize(signals.text_embeds, dim=1).T).mean(1)
     weight = torch.exp(1.5 * relevance(cosine))
     frozen = select(signals.visual, signals.text, 20, eta=1.0, two_sided=True, weight=weight)
-    assert found.order.tolist() == frozen.order.tolist()
-    assert found.note == "text: language-model embeddings, positive sign"
+    assert selection.order.tolist() == frozen.order.tolist()
+    assert selection.note == "text: language-model embeddings, positive sign"
 
 
 def test_cdpruner_without_a_prompt_is_diversity_alone():
     signals = replace(plain(), text_embeds=torch.zeros(0, 16), text=torch.zeros(0, 16))
-    found = one(CDPruner(keep=5), signals, 5)
-    assert found.note == "text: none: no prompt, diversity alone"
+    selection = choose(CDPruner(keep=5), signals, 5)
+    assert selection.note == "text: none: no prompt, diversity alone"
     alone = select(signals.visual, signals.text, 5, lam=0.0, eta=1.0, two_sided=True)
-    assert found.order.tolist() == alone.order.tolist()
+    assert selection.order.tolist() == alone.order.tolist()
 
 
 class Letters:
@@ -232,9 +232,9 @@ def test_cdpruner_with_a_clip_text_tower():
     signals = replace(plain(), ids=torch.tensor([ord(c) for c in prompt]), later=None)
     method = CDPruner(keep=5, text_model=clip, text_tokenizer=Letters(), tokenizer=Letters())
     assert method.needs.vision == ("features",)
-    found = one(method, signals, 5)
-    assert found.note == "text: CLIP text tower, negative sign"
-    assert len(found) == 5
+    selection = choose(method, signals, 5)
+    assert selection.note == "text: CLIP text tower, negative sign"
+    assert len(selection) == 5
     assert len(prompt) > 77  # two segments
     with pytest.raises(ValueError, match="text_model must be given with text_tokenizer and tokenizer"):
         CDPruner(keep=5, text_model=clip)
@@ -242,13 +242,13 @@ def test_cdpruner_with_a_clip_text_tower():
 
 def test_resprune_without_relevance_is_two_sided_dive():
     signals = plain(8, 8, d=80, seed=2)
-    found = one(ResPrune(keep=15, alpha=0.0), signals, 15)
+    selection = choose(ResPrune(keep=15, alpha=0.0), signals, 15)
     plainly = select(signals.visual, signals.text, 15, lam=0.0, eta=1.0, two_sided=True, normalize=False)
-    assert found.order.tolist() == plainly.order.tolist()
+    assert selection.order.tolist() == plainly.order.tolist()
 
 
 def test_resprune_prefers_what_the_words_name():
     signals = plain(seed=7)
     word = signals.visual[11:12]
-    found = one(ResPrune(keep=5, alpha=40.0), replace(signals, text=word, text_embeds=word), 5)
-    assert found.order[0] == 11
+    selection = choose(ResPrune(keep=5, alpha=40.0), replace(signals, text=word, text_embeds=word), 5)
+    assert selection.order[0] == 11

@@ -18,7 +18,7 @@ from divevlm.methods.scope import SCOPE
 from divevlm.methods.tome import ToMe
 from divevlm.methods.views import per_view, units
 from divevlm.methods.visionzip import VisionZip, split
-from tests.methods.signals import frames, one, plain, tiled
+from tests.methods.signals import choose, frames, plain, tiled
 
 
 def zip_signals(cls=True, pools=False):
@@ -36,23 +36,23 @@ def zip_signals(cls=True, pools=False):
 
 
 def test_visionzip_by_hand():
-    found = one(VisionZip(keep=5, contextual=2), zip_signals(), 5)
-    assert found.rows.values[:, 0].tolist() == [-7, 10, 20, 3, 8]
-    assert found.rows.slots.tolist() == [2, 0, 3, 1, 4]  # CLS stands where the first dropped token was
-    assert found.rows.members == [[], [0], [3], [1, 2], [4, 5]]
-    mean = one(VisionZip(keep=5, contextual=2, merge="mean"), zip_signals(), 5)
+    selection = choose(VisionZip(keep=5, contextual=2), zip_signals(), 5)
+    assert selection.rows.values[:, 0].tolist() == [-7, 10, 20, 3, 8]
+    assert selection.rows.slots.tolist() == [2, 0, 3, 1, 4]  # CLS stands where the first dropped token was
+    assert selection.rows.members == [[], [0], [3], [1, 2], [4, 5]]
+    mean = choose(VisionZip(keep=5, contextual=2, merge="mean"), zip_signals(), 5)
     assert mean.rows.values[:, 0].tolist() == [-7, 10, 20, 1.5, 4]
 
 
 def test_visionzip_merges_in_place_where_rows_are_pooled():
-    found = one(VisionZip(keep=4, contextual=2), zip_signals(pools=True), 4)
-    assert found.rows.slots.tolist() == [0, 1, 3, 4]
-    assert found.rows.values[:, 0].tolist() == [10, 3, 20, 8]
+    selection = choose(VisionZip(keep=4, contextual=2), zip_signals(pools=True), 4)
+    assert selection.rows.slots.tolist() == [0, 1, 3, 4]
+    assert selection.rows.values[:, 0].tolist() == [10, 3, 20, 8]
 
 
 def test_visionzip_without_cls_has_one_more_dominant_token():
-    found = one(VisionZip(keep=5, contextual=2), zip_signals(cls=False), 5)
-    assert found.rows.slots[:3].tolist() == [0, 2, 3]
+    selection = choose(VisionZip(keep=5, contextual=2), zip_signals(cls=False), 5)
+    assert selection.rows.slots[:3].tolist() == [0, 2, 3]
 
 
 @pytest.mark.parametrize(("keep", "parts"), [(192, (162, 30)), (128, (108, 20)), (64, (54, 10)), (32, (27, 5))])
@@ -62,18 +62,18 @@ def test_visionzip_splits_its_places(keep, parts):
 
 def test_visionzip_on_tiles_puts_cls_and_merged_rows_of_the_mosaic_behind_it():
     signals = tiled()
-    found = one(VisionZip(keep=40, contextual=2), signals, 40)
+    selection = choose(VisionZip(keep=40, contextual=2), signals, 40)
     assert per_view(signals, 40)[0][1] == 8  # 40 / 5 each
-    view = signals.views[found.rows.slots]
+    view = signals.views[selection.rows.slots]
     assert view.tolist() == [0] * 8 + [1] * 32
-    empty = [i for i, members in enumerate(found.rows.members) if not members]
+    empty = [i for i, members in enumerate(selection.rows.members) if not members]
     assert empty == [
         0,
         *range(8 + 20, 8 + 24),
     ]  # CLS: first of the base view, behind the 4 x 5 dominant ones of the tiles
-    dominant = found.rows.slots[8:28]
+    dominant = selection.rows.slots[8:28]
     assert (dominant.diff() > 0).all()
-    together = one(VisionZip(keep=40, contextual=10, apart=False), signals, 40)
+    together = choose(VisionZip(keep=40, contextual=10, apart=False), signals, 40)
     assert len(together) == 40
 
 
@@ -90,30 +90,30 @@ def test_scope_by_hand():
     signals = plain(2, 2)
     signals.vision.features = torch.tensor([[1, 0], [0.8, 0.6], [0, 1], [0.6, 0.8]])
     signals.vision.saliency = torch.tensor([0.4, 0.3, 0.1, 0.2])
-    found = one(SCOPE(keep=2), signals, 2)
-    assert found.order.tolist() == [1, 0]
-    assert found.scores.tolist() == pytest.approx([1.008, 0.08])
+    selection = choose(SCOPE(keep=2), signals, 2)
+    assert selection.order.tolist() == [1, 0]
+    assert selection.scores.tolist() == pytest.approx([1.008, 0.08])
 
 
 def test_scope_with_alpha_0_is_plain_facility_location():
     signals = plain()
     even = plain()
     even.vision.saliency = torch.full((36,), 0.5)
-    assert one(SCOPE(keep=9, alpha=0.0), signals, 9).order.tolist() == one(SCOPE(keep=9), even, 9).order.tolist()
+    assert choose(SCOPE(keep=9, alpha=0.0), signals, 9).order.tolist() == choose(SCOPE(keep=9), even, 9).order.tolist()
 
 
 def test_prunesid_keeps_cls_and_something_of_every_group():
     signals = plain(8, 8, seed=2)
-    found = one(PruneSID(keep=16), signals, 16)
-    assert found.rows.members[0] == []
-    torch.testing.assert_close(found.rows.values[0], signals.vision.project(signals.vision.cls)[0])
-    kept = torch.tensor(found.rows.members[1:])[:, 0]
+    selection = choose(PruneSID(keep=16), signals, 16)
+    assert selection.rows.members[0] == []
+    torch.testing.assert_close(selection.rows.values[0], signals.vision.project(signals.vision.cls)[0])
+    kept = torch.tensor(selection.rows.members[1:])[:, 0]
     assert (kept.diff() > 0).all()
     group, _ = principal_groups(signals.vision.features, 4)
     assert set(group[kept].tolist()) == set(group.tolist())
-    original = one(PruneSID(keep=16, faithful=True), signals, 16)
-    assert original.rows.slots[0] == found.rows.slots[0]
-    assert sorted(original.rows.slots.tolist()) == sorted(found.rows.slots.tolist())
+    original = choose(PruneSID(keep=16, faithful=True), signals, 16)
+    assert original.rows.slots[0] == selection.rows.slots[0]
+    assert sorted(original.rows.slots.tolist()) == sorted(selection.rows.slots.tolist())
     order = group[original.rows.slots[1:]]
     assert (order.diff() >= 0).all()  # group by group
 
@@ -122,8 +122,8 @@ def test_prunesid_puts_near_duplicates_behind_the_others():
     signals = plain(pools=True)
     signals.hidden = torch.randn(36, 16, generator=torch.Generator().manual_seed(3))
     signals.hidden[18:] = signals.hidden[:18]
-    found = one(PruneSID(keep=10), signals, 10)
-    assert len({i % 18 for i in found.order.tolist()}) == 10
+    selection = choose(PruneSID(keep=10), signals, 10)
+    assert len({i % 18 for i in selection.order.tolist()}) == 10
 
 
 def test_hired_divides_by_what_the_base_view_saw_first():
@@ -135,11 +135,21 @@ def test_hired_divides_by_what_the_base_view_saw_first():
     assert HiRED(keep=20).places(signals, unit, 20) == [10, 5, 3, 0, 2]
     assert HiRED(keep=20, faithful=True).places(signals, unit, 20) == [10, 5, 2, 2, 0]
     assert HiRED(keep=12, alpha=1.0).places(signals, unit, 12) == [12, 0, 0, 0, 0]
-    found = one(HiRED(keep=20), signals, 20)
+    selection = choose(HiRED(keep=20), signals, 20)
     for number, place in enumerate([10, 5, 3, 0, 2]):
         members = (unit == number).nonzero()[:, 0]
         best = members[signals.vision.saliency[members].argsort(descending=True)[:place]]
-        assert set(best.tolist()) == set(found.order.tolist()) & set(members.tolist())
+        assert set(best.tolist()) == set(selection.order.tolist()) & set(members.tolist())
+
+
+def test_hired_weighs_each_tile_by_the_base_view_inside_it():
+    signals = tiled(2, 3, side=6, d=2)
+    first = signals.vision.first_saliency
+    heat = first[:36].view(6, 6)
+    by_hand = [
+        float(heat[3 * row : 3 * row + 3, 2 * column : 2 * column + 2].sum()) for row in (0, 1) for column in range(3)
+    ]
+    assert HiRED(keep=20).weights(signals, units(signals), first) == pytest.approx(by_hand)
 
 
 def test_hired_budget_of_five_views():
@@ -163,38 +173,38 @@ def holov_signals():
 
 
 def test_holov_by_hand():
-    found = one(HoloV(keep=4, crops=2), holov_signals(), 4)
-    assert found.indices.tolist() == [1, 3, 4, 5]
+    selection = choose(HoloV(keep=4, crops=2), holov_signals(), 4)
+    assert selection.indices.tolist() == [1, 3, 4, 5]
 
 
 def test_holov_with_one_crop_is_top_k_by_attention():
     signals = plain()
     top = signals.vision.saliency.argsort(descending=True)[:9]
-    assert one(HoloV(keep=9, crops=1), signals, 9).order.tolist() == top.tolist()
+    assert choose(HoloV(keep=9, crops=1), signals, 9).order.tolist() == top.tolist()
 
 
 @pytest.mark.parametrize(("keep", "crops"), [(64, 16), (128, 8), (192, 5)])
 def test_holov_chooses_its_crops(keep, crops, monkeypatch):
     seen = []
     monkeypatch.setattr("divevlm.methods.holov.crop_sizes", lambda n, p: seen.append(p) or [n])
-    one(HoloV(keep=keep), plain(24, 24, d=2), keep)
+    choose(HoloV(keep=keep), plain(24, 24, d=2), keep)
     assert seen == [crops]
 
 
 def test_holov_as_released_sends_zero_rows_for_places_it_lost():
     signals = holov_signals()
     signals.vision.saliency = torch.tensor([0.01, 0.02, 0.01, 0.5, 0.4, 0.6])
-    released = one(HoloV(keep=5, crops=2, faithful=True), signals, 5)
+    released = choose(HoloV(keep=5, crops=2, faithful=True), signals, 5)
     assert released.rows.slots[:3].tolist() == [3, 4, 5]  # all of the crop, in input order
     assert released.rows.values[3:].abs().sum() == 0
-    assert one(HoloV(keep=5, crops=2), signals, 5).indices.tolist() == [0, 1, 3, 4, 5]
+    assert choose(HoloV(keep=5, crops=2), signals, 5).indices.tolist() == [0, 1, 3, 4, 5]
 
 
 def test_holov_as_released_orders_by_attention_where_a_crop_is_cut():
     signals = holov_signals()
-    released = one(HoloV(keep=4, crops=2, faithful=True), signals, 4)
+    released = choose(HoloV(keep=4, crops=2, faithful=True), signals, 4)
     assert released.rows.slots.tolist() == [1, 3, 4, 5]
-    assert one(HoloV(keep=3, crops=2, faithful=True), signals, 3).rows.slots.tolist() == [1, 4, 5]
+    assert choose(HoloV(keep=3, crops=2, faithful=True), signals, 3).rows.slots.tolist() == [1, 4, 5]
 
 
 def test_holov_as_released_hardly_hears_a_crop_of_one_token():
@@ -202,59 +212,63 @@ def test_holov_as_released_hardly_hears_a_crop_of_one_token():
     signals = holov_signals()
     signals = replace(signals, visual=signals.visual[:5], hidden=signals.hidden[:5], cells=signals.cells[:5])
     signals.vision.saliency = torch.tensor([0.1, 0.2, 0.1, 0.1, 0.5])
-    assert 4 in one(HoloV(keep=3, crops=3), signals, 3).indices.tolist()
-    assert 4 not in one(HoloV(keep=3, crops=3, faithful=True), signals, 3).rows.slots[:3].tolist()
+    assert 4 in choose(HoloV(keep=3, crops=3), signals, 3).indices.tolist()
+    assert 4 not in choose(HoloV(keep=3, crops=3, faithful=True), signals, 3).rows.slots[:3].tolist()
 
 
 def test_tome_conserves_the_sum_of_rows():
     signals = plain(seed=5)
-    found = one(ToMe(keep=7), signals, 7)
-    sizes = torch.tensor([float(len(members)) for members in found.rows.members])
-    assert found.scores.tolist() == sizes.tolist()
+    selection = choose(ToMe(keep=7), signals, 7)
+    sizes = torch.tensor([float(len(members)) for members in selection.rows.members])
+    assert selection.scores.tolist() == sizes.tolist()
     assert sizes.sum() == 36
-    torch.testing.assert_close((found.rows.values * sizes[:, None]).sum(0), signals.hidden.sum(0), atol=1e-4, rtol=1e-4)
-    for value, members in zip(found.rows.values, found.rows.members, strict=True):
+    torch.testing.assert_close(
+        (selection.rows.values * sizes[:, None]).sum(0), signals.hidden.sum(0), atol=1e-4, rtol=1e-4
+    )
+    for value, members in zip(selection.rows.values, selection.rows.members, strict=True):
         torch.testing.assert_close(value, signals.hidden[members].mean(0), atol=1e-4, rtol=1e-4)
-    assert all(slot in members for slot, members in zip(found.rows.slots.tolist(), found.rows.members, strict=True))
+    assert all(
+        slot in members for slot, members in zip(selection.rows.slots.tolist(), selection.rows.members, strict=True)
+    )
 
 
 def test_tome_merges_duplicates_first():
     signals = plain(4, 4)
     signals.hidden = torch.eye(8).repeat_interleave(2, 0)  # twins side by side: one even, one odd
-    found = one(ToMe(keep=8), signals, 8)
-    assert found.rows.members == [[2 * i, 2 * i + 1] for i in range(8)]
-    torch.testing.assert_close(found.rows.values, torch.eye(8))
+    selection = choose(ToMe(keep=8), signals, 8)
+    assert selection.rows.members == [[2 * i, 2 * i + 1] for i in range(8)]
+    torch.testing.assert_close(selection.rows.values, torch.eye(8))
 
 
 def test_pool_is_the_mean_of_rectangles():
     signals = plain()
-    found = one(Pool(keep=4), signals, 4)
+    selection = choose(Pool(keep=4), signals, 4)
     grid = signals.hidden.view(6, 6, -1)
     quarters = torch.stack([grid[y : y + 3, x : x + 3].mean((0, 1)) for y in (0, 3) for x in (0, 3)])
-    torch.testing.assert_close(found.rows.values, quarters)
-    assert found.rows.slots.tolist() == [7, 10, 25, 28]
+    torch.testing.assert_close(selection.rows.values, quarters)
+    assert selection.rows.slots.tolist() == [7, 10, 25, 28]
 
 
 def test_grid_is_a_lattice_in_every_view():
-    assert one(Grid(keep=4), plain(), 4).order.tolist() == [7, 10, 25, 28]
-    places = one(Grid(keep=20), tiled(), 20).indices
+    assert choose(Grid(keep=4), plain(), 4).order.tolist() == [7, 10, 25, 28]
+    places = choose(Grid(keep=20), tiled(), 20).indices
     assert (places < 16).sum() == 4
-    assert len({int(i) // 9 for i in one(Grid(keep=4), frames(), 4).order}) == 4
-    assert len(one(Grid(keep=2), frames(), 2)) == 2
+    assert len({int(i) // 9 for i in choose(Grid(keep=4), frames(), 4).order}) == 4
+    assert len(choose(Grid(keep=2), frames(), 2)) == 2
 
 
 def test_grid_on_something_that_is_no_rectangle_is_a_stride():
     signals = plain()
     signals.cells = signals.cells.clone()
     signals.cells[:18] = signals.cells[18:]  # two images one upon the other
-    gaps = one(Grid(keep=6), signals, 6).indices
+    gaps = choose(Grid(keep=6), signals, 6).indices
     assert len(gaps.unique()) == 6
     assert torch.equal(grid_bins(1, 36, 6), torch.arange(36) // 6)
 
 
 def test_random_depends_on_seed_prompt_and_nothing_else():
     signals = plain()
-    draw = lambda seed, some: one(Random(keep=8, seed=seed), some, 8).order.tolist()  # noqa: E731
+    draw = lambda seed, some: choose(Random(keep=8, seed=seed), some, 8).order.tolist()  # noqa: E731
     state = torch.get_rng_state()
     first = draw(0, signals)
     assert first == draw(0, plain(seed=9))  # other states, same prompt
@@ -272,4 +286,4 @@ def test_farthest_sees_directions_only():
     longer = replace(
         signals, visual=signals.visual * torch.rand(36, 1, generator=torch.Generator().manual_seed(1)).add(0.1)
     )
-    assert one(Farthest(keep=9), signals, 9).order.tolist() == one(Farthest(keep=9), longer, 9).order.tolist()
+    assert choose(Farthest(keep=9), signals, 9).order.tolist() == choose(Farthest(keep=9), longer, 9).order.tolist()

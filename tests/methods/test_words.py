@@ -16,7 +16,7 @@ from divevlm.methods.resprune import ResPrune
 from divevlm.methods.words import STOP, content, content_rows, question, word_ids
 
 from ..zoo import build, inputs, picture
-from .signals import frames, one, plain, tiled
+from .signals import choose, frames, plain, tiled
 
 SHORT = "Answer the question using a single word or phrase."
 LETTER = "Answer with the option's letter from the given choices directly."
@@ -105,8 +105,8 @@ def test_rows_are_found_by_where_their_letters_are():
 def test_pieces_of_a_word_are_found_with_it():
     tokenizer = build("llava").processor.tokenizer  # bytes
     signals = asked(tokenizer, f"\nWhat is a dog?\n{SHORT} ASSISTANT:")
-    found = signals.ids[content_rows(signals, tokenizer)]
-    assert tokenizer.decode(found) == "dog"
+    selection = signals.ids[content_rows(signals, tokenizer)]
+    assert tokenizer.decode(selection) == "dog"
 
 
 def test_ids_are_those_of_the_words_by_themselves():
@@ -121,7 +121,7 @@ def test_words_change_what_mmtok_and_resprune_keep(make):
     text = asked(tokenizer, "\nDescribe the dog.\nAnswer ASSISTANT:")
     signals = replace(make(), ids=text.ids, later=text.later, text=text.text, text_embeds=text.text_embeds)
     for kind in (MMTok, ResPrune):
-        every, some = one(kind(keep=8), signals, 8), one(kind(keep=8, tokenizer=tokenizer), signals, 8)
+        every, some = choose(kind(keep=8), signals, 8), choose(kind(keep=8, tokenizer=tokenizer), signals, 8)
         assert every.order.tolist() != some.order.tolist()
 
 
@@ -130,8 +130,11 @@ def test_mmtok_looks_words_up_in_the_embedding_table():
     signals = asked(tokenizer, "\nDescribe the dog. ASSISTANT:")
     table = torch.nn.Embedding(len(tokenizer), signals.visual.shape[1])
     words = table.weight.detach()[word_ids(signals, tokenizer)]
-    found = one(MMTok(keep=6, tokenizer=tokenizer, embeddings=table), signals, 6)
-    assert found.order.tolist() == one(MMTok(keep=6), replace(signals, text=words, text_embeds=words), 6).order.tolist()
+    selection = choose(MMTok(keep=6, tokenizer=tokenizer, embeddings=table), signals, 6)
+    assert (
+        selection.order.tolist()
+        == choose(MMTok(keep=6), replace(signals, text=words, text_embeds=words), 6).order.tolist()
+    )
     with pytest.raises(ValueError, match="embeddings must be given with a tokenizer"):
         MMTok(keep=6, embeddings=table)
 
@@ -140,12 +143,12 @@ def test_mmtok_leaves_out_patches_in_the_bars_of_a_padded_picture():
     """8 rows; bars of a fifth of the side cover one row whole, and most of another."""
     signals = plain(8, 8, d=12)
     rows = signals.cells[:, 1]
-    found = one(MMTok(keep=20, padding=(0.2, 0.0)), signals, 20)
-    assert set(rows[found.order].tolist()) <= set(range(1, 7))
-    assert set(rows[one(MMTok(keep=20), signals, 20).order].tolist()) >= {0, 7}
+    selection = choose(MMTok(keep=20, padding=(0.2, 0.0)), signals, 20)
+    assert set(rows[selection.order].tolist()) <= set(range(1, 7))
+    assert set(rows[choose(MMTok(keep=20), signals, 20).order].tolist()) >= {0, 7}
     inside = (rows >= 1) & (rows < 7)
-    alone = one(MMTok(keep=20), signals.of(inside.nonzero()[:, 0]), 20)
-    assert inside.nonzero()[:, 0][alone.order].tolist() == found.order.tolist()
+    alone = choose(MMTok(keep=20), signals.of(inside.nonzero()[:, 0]), 20)
+    assert inside.nonzero()[:, 0][alone.order].tolist() == selection.order.tolist()
     with pytest.raises(ValueError, match="padding must be two shares"):
         MMTok(keep=20, padding=(0.5, 0.0))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
@@ -15,10 +15,11 @@ from divevlm_tiny.splits import Sample, questions
 from divevlm_tiny.words import TASKS
 from torch import Tensor
 
-from divevlm.bench.timing import machine
-from divevlm.core.metrics import redundancy, relative_average
+from divevlm.core.metrics import redundancy
 from divevlm.engine.report import Report
 from divevlm.experiments.answering import Answered, Answerer
+from divevlm.experiments.loading import machine
+from divevlm.experiments.results import error, known_mean, percent, relative
 from divevlm.experiments.settings import Setting
 from divevlm.experiments.tasks import item_of
 from divevlm.methods import METHODS
@@ -77,7 +78,7 @@ def measure(
         done += len(some)
         tick(f"{done} of {n} questions", done / n)
     full = marks[Setting(VANILLA, 0)]
-    rows = [row(setting.method, int(setting.keep), found, full) for setting, found in marks.items()]
+    rows = [row(setting.method, int(setting.keep), of_setting, full) for setting, of_setting in marks.items()]
     return {"model": model, "split": split, "n": n, "rows": rows, "majority": majority(samples), "machine": machine()}
 
 
@@ -125,29 +126,29 @@ def row(name: str, keep: int, marks: list[Mark], full: list[Mark]) -> dict[str, 
     """The figures of one setting, accuracies in percent."""
     tasks = {task: [mark.right for mark in marks if mark.sample.task == task] for task in TASKS}
     tasks = {task: right for task, right in tasks.items() if right}
-    whole = {task: _percent([mark.right for mark in full if mark.sample.task == task]) for task in tasks}
-    scores = {task: _percent(right) for task, right in tasks.items()}
+    whole = {task: percent([mark.right for mark in full if mark.sample.task == task]) for task in tasks}
+    scores = {task: percent(right) for task, right in tasks.items()}
     right = [mark.right for mark in marks]
     paired = [float(mark.right) - float(other.right) for mark, other in zip(marks, full, strict=True)]
-    hits = _mean(hit_rate(mark) for mark in marks)
+    hits = known_mean(hit_rate(mark) for mark in marks)
     return {
         "method": name,
         "keep": keep,
-        "accuracy": _percent(right),
-        "error": _error(right),
+        "accuracy": percent(right),
+        "error": error(right),
         "below_full": 100 * sum(paired) / len(paired),
         "below_full_error": 100 * _spread(paired),
         "tasks": {
-            task: {"accuracy": scores[task], "error": _error(tasks[task]), "n": len(tasks[task])} for task in tasks
+            task: {"accuracy": scores[task], "error": error(tasks[task]), "n": len(tasks[task])} for task in tasks
         },
-        "relative": relative_average(scores, whole) if all(whole.values()) else None,
-        "likelihood": _mean(mark.likelihood for mark in marks),
+        "relative": relative(scores, whole),
+        "likelihood": known_mean(mark.likelihood for mark in marks),
         "likelihood_error": _spread([mark.likelihood for mark in marks]),
         "hit_rate": None if hits is None else 100 * hits,
-        "redundancy": _mean(mark.redundancy for mark in marks),
+        "redundancy": known_mean(mark.redundancy for mark in marks),
         "right": "".join(str(int(mark.right)) for mark in marks),  # question by question: see `bench compare`
-        "tokens": _mean(mark.tokens for mark in marks),
-        "gflops": _mean(None if mark.flops is None else mark.flops / 1e9 for mark in marks),
+        "tokens": known_mean(mark.tokens for mark in marks),
+        "gflops": known_mean(None if mark.flops is None else mark.flops / 1e9 for mark in marks),
         "seconds": sum(mark.seconds for mark in marks),
     }
 
@@ -169,22 +170,7 @@ def majority(samples: list[Sample]) -> dict[str, float]:
     return {task: 100 * counts.most_common(1)[0][1] / counts.total() for task, counts in answers.items()}
 
 
-def _percent(right: list[bool]) -> float:
-    return 100 * sum(right) / len(right)
-
-
-def _error(right: list[bool]) -> float:
-    share = sum(right) / len(right)
-    return 100 * math.sqrt(share * (1 - share) / len(right))
-
-
 def _spread(values: list[float]) -> float:
     """The standard error of a mean."""
     mean = sum(values) / len(values)
     return math.sqrt(sum((value - mean) ** 2 for value in values)) / len(values)
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    """Of those that are known."""
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None

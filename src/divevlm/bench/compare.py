@@ -29,7 +29,7 @@ def read(paths: Sequence[Path]) -> list[dict[str, Any]]:
             allowed = "what `divevlm bench accuracy --out` writes, with what was right in each row (older ones lack it)"
             raise ValueError(f"FILE must be {allowed}, got {str(path)!r}")
         results.append(result)
-        asked, first = ((one["split"], one["n"]) for one in (result, results[0]))
+        asked, first = ((of["split"], of["n"]) for of in (result, results[0]))
         if asked != first:
             given = f"{asked[1]} of {asked[0]} in {str(path)!r}, {first[1]} of {first[0]} in {str(paths[0])!r}"
             raise ValueError(f"FILE must hold the same questions as the others, got {given}")
@@ -38,44 +38,56 @@ def read(paths: Sequence[Path]) -> list[dict[str, Any]]:
 
 def _good(result: dict[str, Any]) -> bool:
     rows, n = result["rows"], result["n"]
-    told = all(len(row["right"]) == n > 0 and set(row["right"]) <= {"0", "1"} for row in rows)
+    marked = all(len(row["right"]) == n > 0 and set(row["right"]) <= {"0", "1"} for row in rows)
     named = all(isinstance(row["method"], str) and isinstance(row["keep"], int) for row in rows)
-    return bool(rows) and told and named and isinstance(result["split"], str) and isinstance(result["model"], str)
+    return bool(rows) and marked and named and isinstance(result["split"], str) and isinstance(result["model"], str)
 
 
 def compare(results: Sequence[dict[str, Any]], against: str = "dive") -> dict[str, Any]:
     """For each method and budget that all files have: accuracy in each file, and the paired difference to `against`.
 
-    The error in a file is that of its questions. That of the mean is the larger of two: of the questions, averaged over the
-    files first, and of the spread between the files. Against a method without a budget (vanilla) every row is compared.
+    Against a method without a budget (vanilla) every row is compared.
     """
-    found = [{(row["method"], row["keep"]): row["right"] for row in result["rows"]} for result in results]
-    keys = [key for key in found[0] if all(key in one for one in found)]
-    budgets = {keep: keep for method, keep in keys if method == against}  # of a row: the one of `against`
-    if 0 in budgets:
-        budgets = {keep: 0 for _, keep in keys}
+    files = [{(row["method"], row["keep"]): _bits(row["right"]) for row in result["rows"]} for result in results]
+    settings = [setting for setting in files[0] if all(setting in file for file in files)]
+    budgets = {keep for method, keep in settings if method == against}
     if not budgets:
-        known = ", ".join(dict.fromkeys(method for method, _ in keys))
+        known = ", ".join(dict.fromkeys(method for method, _ in settings))
         raise ValueError(f"--against must be a method in all files ({known}), got {against!r}")
     rows = []
-    for method, keep in keys:
-        marks = [one[method, keep] for one in found]
-        row: dict[str, Any] = {"method": method, "keep": keep, "accuracy": [100 * fmean(_bits(one)) for one in marks]}
-        if keep in budgets:
-            others = [one[against, budgets[keep]] for one in found]
-            pairs = [
-                [100 * (a - b) for a, b in zip(_bits(one), _bits(other), strict=True)]
-                for one, other in zip(marks, others, strict=True)
-            ]
-            row["difference"] = [fmean(pair) for pair in pairs]
-            row["error"] = [pstdev(pair) / math.sqrt(len(pair)) for pair in pairs]
-            row["mean"] = fmean(row["difference"])
-            each = [fmean(values) for values in zip(*pairs, strict=True)]
-            between = stdev(row["difference"]) if len(pairs) > 1 else 0.0
-            row["mean_error"] = max(pstdev(each) / math.sqrt(len(each)), between / math.sqrt(len(pairs)))
+    for method, keep in settings:
+        right = [file[method, keep] for file in files]
+        row: dict[str, Any] = {"method": method, "keep": keep, "accuracy": [100 * fmean(marks) for marks in right]}
+        other = (against, 0 if 0 in budgets else keep)
+        if other in settings:
+            row |= paired(right, [file[other] for file in files])
         rows.append(row)
     models = [result["model"] for result in results]
     return {"models": models, "split": results[0]["split"], "n": results[0]["n"], "against": against, "rows": rows}
+
+
+def paired(right: Sequence[Sequence[int]], others: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """Differences between two methods, in points: of each file with the error of its questions, and their mean.
+
+    right, others: marks by file, then by question. The mean's error is the larger of two: that of the questions, averaged over
+    the files first, and that of the spread between the files.
+    """
+    points = [
+        [100 * (mark - other) for mark, other in zip(*marks, strict=True)] for marks in zip(right, others, strict=True)
+    ]
+    differences = [fmean(of_file) for of_file in points]
+    by_question = [fmean(of_question) for of_question in zip(*points, strict=True)]
+    between = stdev(differences) / math.sqrt(len(points)) if len(points) > 1 else 0.0
+    return {
+        "difference": differences,
+        "error": [_error(of_file) for of_file in points],
+        "mean": fmean(differences),
+        "mean_error": max(_error(by_question), between),
+    }
+
+
+def _error(values: Sequence[float]) -> float:
+    return pstdev(values) / math.sqrt(len(values))
 
 
 def as_table(result: dict[str, Any]) -> str:

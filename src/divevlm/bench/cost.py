@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from divevlm.bench.selection import Shape
+from divevlm.bench.selection import SelectionShape
 from divevlm.core.columns import cheaper
 
 DISPATCH = 5e-6  # seconds from one torch operation to the next, called from Python
@@ -18,11 +18,11 @@ TURN = 0.7e-6  # one round of loads that wait for the second-level cache, and wh
 OPERATIONS = 20  # of the eager loop, a pick
 PAPER = 13.6  # ms that feedback adds to the paper's prefill at K = 64
 SHAPES = (
-    Shape(576, 4096, 40, 64),
-    Shape(576, 4096, 40, 192),
-    Shape(2880, 4096, 60, 160),
-    Shape(2880, 4096, 60, 320),
-    Shape(16384, 3584, 60, 2048),
+    SelectionShape(576, 4096, 40, 64),
+    SelectionShape(576, 4096, 40, 192),
+    SelectionShape(2880, 4096, 60, 160),
+    SelectionShape(2880, 4096, 60, 320),
+    SelectionShape(16384, 3584, 60, 2048),
 )
 
 
@@ -48,7 +48,7 @@ CARDS = (
 )
 
 
-def start(shape: Shape, card: Card) -> float:
+def start(shape: SelectionShape, card: Card) -> float:
     """Seconds of the start products, in float32, at 60 % of the card's rate (G), or bound by reading X (columns)."""
     n, d = shape.n, shape.d
     cross = 2 * shape.m * n * d / (0.6 * card.float32)
@@ -57,12 +57,12 @@ def start(shape: Shape, card: Card) -> float:
     return cross + shape.keep * n * d * 4 / (0.8 * card.memory)
 
 
-def bytes_a_pick(shape: Shape) -> float:
+def bytes_a_pick(shape: SelectionShape) -> float:
     """On average: C read and written, half of all pairs, a column of G, energies and alignments three times over."""
     return 4 * shape.n * (2 * shape.m + shape.keep + 1 + 8)
 
 
-def loop(shape: Shape, card: Card, kind: str) -> float:
+def loop(shape: SelectionShape, card: Card, kind: str) -> float:
     """Seconds of all picks."""
     n, m, keep = shape.n, shape.m, shape.keep
     moved = bytes_a_pick(shape)
@@ -78,7 +78,7 @@ def loop(shape: Shape, card: Card, kind: str) -> float:
     return keep * max(busy + 2e-6, LAUNCH) if split else keep * busy + LAUNCH
 
 
-def launches(shape: Shape, kind: str) -> int:
+def launches(shape: SelectionShape, kind: str) -> int:
     if kind == "triton":
         return shape.keep if shape.n > 1024 else 1
     return OPERATIONS * shape.keep

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from divevlm.bench.timing import machine
 from divevlm.engine import prune
 from divevlm.engine.report import Costs
+from divevlm.experiments.loading import machine
 
 
 @dataclass(frozen=True)
-class Shape:
+class ModelShape:
     """A decoder of `layers` blocks and `width`, with `views` images of 24 x 24 tokens and `text` tokens of prompt."""
 
     layers: int
@@ -31,10 +31,10 @@ class Shape:
         return f"{self.layers} blocks, d {self.width}, {576 * self.views} + {self.text} tokens"
 
 
-SHAPES = (Shape(24, 1024, 1, 60, (192, 128, 64)), Shape(24, 1024, 5, 60, (640, 320, 160)))
+SHAPES = (ModelShape(24, 1024, 1, 60, (192, 128, 64)), ModelShape(24, 1024, 5, 60, (640, 320, 160)))
 
 
-def random_llava(shape: Shape) -> tuple[Any, dict[str, Tensor]]:
+def random_llava(shape: ModelShape) -> tuple[Any, dict[str, Tensor]]:
     """The real class with random weights; its vision tower is kept tiny, so that the language model is what is timed."""
     from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
 
@@ -60,7 +60,7 @@ def random_llava(shape: Shape) -> tuple[Any, dict[str, Tensor]]:
 
 @torch.no_grad()
 def measure(
-    shapes: Sequence[Shape] = SHAPES,
+    shapes: Sequence[ModelShape] = SHAPES,
     rounds: int = 3,
     decode: int = 16,
     tick: Callable[..., object] = lambda text, share=None: None,
@@ -74,15 +74,15 @@ def measure(
         full = [576 * shape.views + shape.text] * shape.layers
         runs: dict[int, list[dict[str, Any]]] = {keep: [] for keep in (0, *shape.keeps)}
         for turn in range(rounds + 1):  # the first round warms up
-            for keep, found in runs.items():
+            for keep, timed in runs.items():
                 tick(f"{shape}, {f'keep {keep}' if keep else 'vanilla'}, round {turn}", turn / (rounds + 1))
                 run = _once(model, inputs, keep, decode)
                 if turn:
-                    found.append(run)
+                    timed.append(run)
         vanilla = {name: median(run[name] for run in runs[0]) for name in ("prefill", "token")}
-        for keep, found in runs.items():
+        for keep, timed in runs.items():
             lengths = full if not keep else [n if i < 2 else keep + shape.text for i, n in enumerate(full)]
-            prefill, token = (median(run[name] for run in found) for name in ("prefill", "token"))
+            prefill, token = (median(run[name] for run in timed) for name in ("prefill", "token"))
             bound = costs.flops(1, full) / costs.flops(1, lengths)
             rows.append(
                 {
@@ -92,11 +92,11 @@ def measure(
                     "speedup": vanilla["prefill"] / prefill,
                     "bound": bound,
                     "of_bound": vanilla["prefill"] / prefill / bound,
-                    "selection_ms": median(run["selection"] for run in found) * 1e3,
-                    "selection_of_vanilla": median(run["selection"] for run in found) / vanilla["prefill"],
+                    "selection_ms": median(run["selection"] for run in timed) * 1e3,
+                    "selection_of_vanilla": median(run["selection"] for run in timed) / vanilla["prefill"],
                     "token_ms": token * 1e3,
                     "token_of_vanilla": token / vanilla["token"],
-                    "kv_bytes": found[0]["kv"],
+                    "kv_bytes": timed[0]["kv"],
                     "kv_bytes_formula": costs.kv_bytes(1, lengths),
                 }
             )

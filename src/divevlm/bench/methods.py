@@ -10,19 +10,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from divevlm.bench.selection import Shape, states
-from divevlm.bench.timing import interleaved, machine
+from divevlm.bench.selection import SelectionShape, states
+from divevlm.bench.timing import interleaved
 from divevlm.budget import Budget
+from divevlm.experiments.loading import machine
 from divevlm.methods import METHODS, Method
 from divevlm.methods.base import Signals, Vision
 
-SHAPES = (Shape(576, 4096, 40, 64), Shape(2880, 4096, 60, 320))
+SHAPES = (SelectionShape(576, 4096, 40, 64), SelectionShape(2880, 4096, 60, 320))
 TOWER = 1024  # width of the tower's features
 HEADS = 32
 YARDSTICK = "dive"
 
 
-def signals(shape: Shape) -> Signals:
+def signals(shape: SelectionShape) -> Signals:
     """Everything that any method may ask for. Five squares' worth of tokens are a base view and the mosaic of four tiles."""
     gen = torch.Generator().manual_seed(1)
     n, m = shape.n, shape.m
@@ -34,7 +35,7 @@ def signals(shape: Shape) -> Signals:
         saliency=torch.rand(n, generator=gen),
         first_saliency=torch.rand(n, generator=gen),
         keys=torch.randn(n, 64, generator=gen),
-        features=states(Shape(n, TOWER, 1, 1))[0][0],
+        features=states(SelectionShape(n, TOWER, 1, 1))[0][0],
         cls=torch.randn(int(tile.max()) + 1, TOWER, generator=gen),
         project=lambda rows: rows @ weight,
     )
@@ -80,15 +81,15 @@ def _grid(rows: int, columns: int) -> Tensor:
 
 def contenders(names: Sequence[str], keep: int, several: bool) -> dict[str, Method]:
     """Those asked for, and the yardstick. Of several views the DPP is timed on all of them together, too."""
-    found = {name: METHODS.get(name)(keep=keep) for name in dict.fromkeys([YARDSTICK, *names])}
-    if several and "cdpruner" in found:
-        found["cdpruner, views together"] = METHODS.get("cdpruner")(keep=keep, apart=False)  # type: ignore[call-arg]
-    return found
+    methods = {name: METHODS.get(name)(keep=keep) for name in dict.fromkeys([YARDSTICK, *names])}
+    if several and "cdpruner" in methods:
+        methods["cdpruner, views together"] = METHODS.get("cdpruner")(keep=keep, apart=False)  # type: ignore[call-arg]
+    return methods
 
 
 def measure(
     names: Sequence[str],
-    shapes: Sequence[Shape] = SHAPES,
+    shapes: Sequence[SelectionShape] = SHAPES,
     rounds: int = 9,
     tick: Callable[..., object] = lambda text, share=None: None,
 ) -> dict[str, Any]:

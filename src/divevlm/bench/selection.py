@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from divevlm.bench.timing import interleaved, machine, peak_bytes
+from divevlm.bench.timing import interleaved, peak_bytes
 from divevlm.core.reference import Residuals, reference_select
 from divevlm.core.select import select
+from divevlm.experiments.loading import machine
 
 
 @dataclass(frozen=True)
-class Shape:
+class SelectionShape:
     n: int
     d: int
     m: int
@@ -31,12 +32,12 @@ class Shape:
 BLOCKS = 32  # of a 7B language model
 
 SHAPES = (
-    Shape(576, 4096, 40, 64),
-    Shape(576, 4096, 40, 192),
-    Shape(2880, 4096, 60, 160),
-    Shape(2880, 4096, 60, 320),
-    Shape(6272, 3584, 60, 940),
-    Shape(576, 4096, 40, 64, batch=8),
+    SelectionShape(576, 4096, 40, 64),
+    SelectionShape(576, 4096, 40, 192),
+    SelectionShape(2880, 4096, 60, 160),
+    SelectionShape(2880, 4096, 60, 320),
+    SelectionShape(6272, 3584, 60, 940),
+    SelectionShape(576, 4096, 40, 64, batch=8),
 )
 
 
@@ -52,7 +53,7 @@ class InPlace(Residuals):
         self.cross.addr_(w, b - a, alpha=-1).addr_(p, a, alpha=-1)
 
 
-def states(shape: Shape, seed: int = 0) -> tuple[Tensor, Tensor]:
+def states(shape: SelectionShape, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Groups of near-duplicates around a common direction, as visual states are; a prompt near one of the groups."""
     gen = torch.Generator().manual_seed(seed)
     centres = torch.randn(40, shape.d, generator=gen) + torch.randn(shape.d, generator=gen)
@@ -61,7 +62,7 @@ def states(shape: Shape, seed: int = 0) -> tuple[Tensor, Tensor]:
     return x, centres[0] + torch.randn(shape.batch, shape.m, shape.d, generator=gen)
 
 
-def contenders(shape: Shape, device: str = "cpu") -> dict[str, Callable[[], Any]]:
+def contenders(shape: SelectionShape, device: str = "cpu") -> dict[str, Callable[[], Any]]:
     x, q = (z.to(place(device)) for z in states(shape))
     keep = shape.keep
     if shape.batch > 1:
@@ -70,23 +71,23 @@ def contenders(shape: Shape, device: str = "cpu") -> dict[str, Callable[[], Any]
             "batch": partial(select, x, q, keep),
         }
     x, q = x[0], q[0]
-    found: dict[str, Callable[[], Any]] = {
+    runs: dict[str, Callable[[], Any]] = {
         "floor": lambda: x @ x.T,
         "reference": partial(reference_select, x, q, keep),
     }
     if device != "cpu":
         loops = ("eager", "graph", "triton") if find_spec("triton") else ("eager", "graph")
-        return found | {loop: partial(select, x, q, keep, loop=loop) for loop in loops}  # type: ignore[arg-type]
-    found |= {
+        return runs | {loop: partial(select, x, q, keep, loop=loop) for loop in loops}  # type: ignore[arg-type]
+    runs |= {
         "in place": partial(reference_select, x, q, keep, residuals=InPlace),
         "fast": partial(select, x, q, keep),
         "gram": partial(select, x, q, keep, columns="gram"),
         "picked": partial(select, x, q, keep, columns="picked"),
     }
     if find_spec("numba"):
-        found["eager gram"] = partial(select, x, q, keep, columns="gram", loop="eager")
-        found["eager picked"] = partial(select, x, q, keep, columns="picked", loop="eager")
-    return found
+        runs["eager gram"] = partial(select, x, q, keep, columns="gram", loop="eager")
+        runs["eager picked"] = partial(select, x, q, keep, columns="picked", loop="eager")
+    return runs
 
 
 def place(device: str) -> torch.device:
@@ -133,7 +134,7 @@ def prefill(
 
 
 def measure(
-    shapes: Sequence[Shape] = SHAPES,
+    shapes: Sequence[SelectionShape] = SHAPES,
     rounds: int = 9,
     slow_rounds: int = 3,
     device: str = "cpu",

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from statistics import median
 from typing import Any
 
-import torch
 from torch.profiler import ProfilerActivity, profile
 
 
@@ -63,11 +62,3 @@ def _silence() -> Iterator[None]:
         os.dup2(saved, 2)
         os.close(saved)
         os.close(nowhere)
-
-
-def machine() -> dict[str, object]:
-    return {
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
-        "cpu": torch.backends.cpu.get_cpu_capability(),
-    }

@@ -88,7 +88,7 @@ def add(commands: Any) -> None:
 
 
 def run_selection(options: argparse.Namespace) -> None:
-    from divevlm.bench.selection import SHAPES, Shape, measure, place
+    from divevlm.bench.selection import SHAPES, SelectionShape, measure, place
 
     check_target("--out", options.out)
     _at_least_one(options, "rounds", "slow_rounds")
@@ -98,7 +98,7 @@ def run_selection(options: argparse.Namespace) -> None:
             raise ValueError("--device must be cpu with --method, got 'cuda'")
         run_methods(options)
         return
-    shapes = [Shape(*_shape(text)) for text in options.shape] if options.shape else SHAPES
+    shapes = [SelectionShape(*_shape(text)) for text in options.shape] if options.shape else SHAPES
     with progress("bench selection") as tick:
         result = measure(shapes, options.rounds, options.slow_rounds, options.device, tick)
     _show(options, result, _selection_table)
@@ -106,10 +106,10 @@ def run_selection(options: argparse.Namespace) -> None:
 
 def run_methods(options: argparse.Namespace) -> None:
     from divevlm.bench.methods import SHAPES, measure
-    from divevlm.bench.selection import Shape
+    from divevlm.bench.selection import SelectionShape
     from divevlm.methods import METHODS
 
-    shapes = [Shape(*_shape(text)) for text in options.shape] if options.shape else SHAPES
+    shapes = [SelectionShape(*_shape(text)) for text in options.shape] if options.shape else SHAPES
     costly = [name for name in METHODS if METHODS.get(name).cost != "none"]
     chosen = costly if options.method == "all" else names("--method", options.method)
     with progress("bench selection") as tick:
@@ -171,7 +171,7 @@ def _at_least_one(options: argparse.Namespace, *names: str) -> None:
 
 
 def _engine_shape(text: str) -> Any:
-    from divevlm.bench.engine import Shape
+    from divevlm.bench.engine import ModelShape
 
     match = re.fullmatch(r"(\d+),(\d+),(\d+),(\d+):(\d+(?:,\d+)*)", text)
     numbers = [int(part) for part in match.groups()[:4]] if match else [0]
@@ -181,7 +181,7 @@ def _engine_shape(text: str) -> Any:
         allowed = "L,d,V,M:K,K with at least 3 blocks, d a multiple of 64, 1 view, 6 text tokens, and K up to 576 V"
         raise ValueError(f"--shape must be {allowed}, got {text!r}")
     layers, width, views, words = numbers
-    return Shape(layers, width, views, words, keeps)
+    return ModelShape(layers, width, views, words, keeps)
 
 
 def _shape(text: str) -> list[int]:

@@ -1,8 +1,9 @@
-"""Clusters of tokens: by density peaks (DPC-kNN, as in SparseVLM), or by the nearest kept token."""
+"""Clusters of tokens: by density peaks (DPC-kNN: SparseVLM), or around targets (VisionZip: evenly spaced ones; kept tokens)."""
 
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -48,12 +49,35 @@ def means(x: Tensor, cluster: Tensor, clusters: int) -> Tensor:
     return total / torch.bincount(cluster, minlength=clusters)[:, None]
 
 
+def nearest_target(states: Tensor, targets: Tensor) -> Tensor:
+    """[n] which target each token joins, by cosine (ties: lower index); a target joins itself. states: [n, d], targets: [C]"""
+    rows = unit(states)
+    joined = (rows @ rows[targets].T).argmax(dim=1)
+    joined[targets] = torch.arange(len(targets), device=states.device)
+    return joined
+
+
 def merged_sizes(states: Tensor, kept: Tensor, sizes: Tensor) -> Tensor:
-    """[K] how many tokens each kept one stands for, once every other has joined the most similar (cosine; ties: lower index).
+    """[K] how many tokens each kept one stands for, once every other has joined the most similar of them.
 
     states: [n, d], kept: [K] indices, sizes: [n] how many each token stands for so far
     """
-    rows = unit(states)
-    joins = (rows @ rows[kept].T).argmax(dim=1)
-    joins[kept] = torch.arange(len(kept), device=kept.device)
-    return sizes.new_zeros(len(kept)).index_add_(0, joins, sizes)
+    return sizes.new_zeros(len(kept)).index_add_(0, nearest_target(states, kept), sizes)
+
+
+def target_places(rest: int, contextual: int) -> Tensor:
+    """[contextual] evenly spaced places among `rest` tokens: 0, step, 2 step, ... with step = rest // contextual."""
+    step = max(1, rest // max(1, contextual))
+    return torch.arange(0, rest, step)[:contextual]
+
+
+def contextual_rows(x: Tensor, targets: Tensor, joined: Tensor, merge: Literal["add", "mean"] = "add") -> Tensor:
+    """[C, d]: "add" the mean of those who joined to the target, as the original does (about twice as long), or the "mean"
+    of all of them. x: [R, d], targets: [C], joined: [R]
+    """
+    if merge == "mean":
+        return means(x, joined, len(targets))
+    own = x[targets].to(torch.promote_types(x.dtype, torch.float32))
+    total = own.new_zeros(own.shape).index_add_(0, joined, x.to(own.dtype))
+    count = torch.bincount(joined, minlength=len(targets))[:, None]
+    return own + (total - own) / (count - 1).clamp_min(1)

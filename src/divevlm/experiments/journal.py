@@ -12,6 +12,7 @@ from typing import Any
 from filelock import FileLock, Timeout  # torch and transformers bring it
 
 from divevlm.checks import require
+from divevlm.files import write
 
 Key = tuple[str, int | float, str, str]  # method, keep, task, sample
 Record = dict[str, Any]
@@ -71,19 +72,19 @@ class Journal:
         if not self.done or not path.exists():
             return None
         try:
-            found = json.loads(path.read_text())
+            value = json.loads(path.read_text())
         except ValueError:
-            found = None
-        good = isinstance(found, (float, int) if kind is float else kind)
+            value = None
+        good = isinstance(value, (float, int) if kind is float else kind)
         require(good, "--out", str(self.folder), f"a folder with whole files ({path} is empty or damaged)")
-        return found
+        return value
 
     def catch_up(self) -> dict[Key, Record]:
         """Everything that is finished by now, of all processes; a line is read once."""
         for path in sorted(self.folder.glob("samples*.jsonl")):
-            found, end = read_from(path, self.read_until.get(path, 0))
+            records, end = read_from(path, self.read_until.get(path, 0))
             self.read_until[path] = end
-            for record in found:
+            for record in records:
                 self.done.setdefault(key(record), record)
         return self.done
 
@@ -94,7 +95,7 @@ class Journal:
         """On disk when this returns."""
         fresh = {key(record): record for record in records if key(record) not in self.done}
         if self.run is not None:
-            write(self.folder / "run.json", self.run)
+            write(self.folder / "run.json", json.dumps(self.run, indent=1) + "\n")
             self.run = None
         with self.file.open("a") as stream:
             stream.writelines(json.dumps(record) + "\n" for record in fresh.values())
@@ -108,7 +109,7 @@ class Journal:
         """Seconds of all sessions until now; the first process notes them."""
         seconds = self.earlier + time.perf_counter() - self.start
         if self.first and self.done:
-            write(self.folder / "wall.json", seconds)
+            write(self.folder / "wall.json", json.dumps(seconds) + "\n")
         return seconds
 
     def close(self) -> None:
@@ -138,7 +139,7 @@ def read_from(path: Path, start: int) -> tuple[list[Record], int]:
         stream.seek(start)
         whole = stream.read()
     end = whole.rfind(b"\n") + 1
-    found = []
+    records = []
     for number, line in enumerate(whole[:end].split(b"\n")[:-1], 1):
         try:
             record = json.loads(line)
@@ -147,8 +148,8 @@ def read_from(path: Path, start: int) -> tuple[list[Record], int]:
             raise ValueError(
                 f"{path} must hold one JSON object of a sample a line, got {line[:40]!r} in line {number}"
             ) from None
-        found.append(record)
-    return found, start + end
+        records.append(record)
+    return records, start + end
 
 
 def _cut_torn(path: Path) -> None:
@@ -160,10 +161,3 @@ def _cut_torn(path: Path) -> None:
     if end < len(whole):
         with path.open("r+b") as stream:
             stream.truncate(end)
-
-
-def write(path: Path, thing: Any) -> None:
-    """The whole file or nothing of it."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_text(json.dumps(thing, indent=1) + "\n")
-    fresh.replace(path)

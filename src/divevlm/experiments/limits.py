@@ -73,12 +73,12 @@ def chosen(
         # the first of each category before all others, then in step
         ranked += [((i + 0.5) / len(some) if i else 0.0, draw.random(), one) for i, one in enumerate(some)]
     ranked.sort(key=lambda one: one[:2])
-    found: list[int] = []
+    asked: list[int] = []
     for place, (_, _, numbers) in enumerate(ranked):
-        if place >= len(strata) and len(found) + len(numbers) > limit:
+        if place >= len(strata) and len(asked) + len(numbers) > limit:
             break
-        found += numbers
-    return sorted(found)
+        asked += numbers
+    return sorted(asked)
 
 
 def spread(limit: int | None, members: int) -> list[int | None]:

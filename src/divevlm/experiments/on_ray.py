@@ -48,27 +48,27 @@ class Benchmarks(Asks):
     def __init__(self, run: Run) -> None:
         from divevlm.experiments.lmms.sweep import models, suite
 
-        found = suite(run)
-        self.requests = found.requests()
-        self.models = models(run, found, Answerer(*run.load(), shared=False), None)
+        asked = suite(run)
+        self.requests = asked.requests()
+        self.models = models(run, asked, Answerer(*run.load(), shared=False), None)
 
     def records(self, number: int, wanted: list[int]) -> list[Record]:
-        found: list[Record] = self.models[number].records([self.requests[i] for i in wanted])
-        return found
+        records: list[Record] = self.models[number].records([self.requests[i] for i in wanted])
+        return records
 
 
 def work(
     run: Run, journal: Journal, places: Sequence[tuple[str, str]], batches: Iterable[Sequence[int]]
 ) -> list[list[tuple[int, list[int]]]]:
     """What is not done yet, by batch: numbers of a setting and of its questions. places: task and sample of each question"""
-    found = []
+    work_of_batches = []
     for batch in batches:
         todo = [
             (number, [i for i in batch if (setting.method, setting.keep, *places[i]) not in journal])
             for number, setting in enumerate(run.settings)
         ]
-        found.append([(number, wanted) for number, wanted in todo if wanted])
-    return [todo for todo in found if todo]
+        work_of_batches.append([(number, wanted) for number, wanted in todo if wanted])
+    return [todo for todo in work_of_batches if todo]
 
 
 def ray_sweep(run: Run, journal: Journal, items: Sequence[Item], suite: Suite | None = None) -> None:
@@ -77,20 +77,20 @@ def ray_sweep(run: Run, journal: Journal, items: Sequence[Item], suite: Suite | 
     if run.asked:
         numbers = iter(range(len(items)))
         batches = [[next(numbers) for _ in some] for some in sweep_batches(items, run.batch)]
-        found = work(run, journal, [(item.task, item.sample) for item in items], batches)
-        spread(Asks, run, journal, found)
+        todo = work(run, journal, [(item.task, item.sample) for item in items], batches)
+        spread(Asks, run, journal, todo)
     if suite is not None:
         from divevlm.experiments.lmms import requests as lmms_requests
 
         asked = suite.requests()
         places = [lmms_requests.place(one, suite.numbers) for one in asked]
-        found = work(run, journal, places, lmms_requests.batches(asked, run.batch))
-        spread(Benchmarks, run, journal, found)
+        todo = work(run, journal, places, lmms_requests.batches(asked, run.batch))
+        spread(Benchmarks, run, journal, todo)
 
 
-def spread(kind: type[Asks], run: Run, journal: Journal, found: list[list[tuple[int, list[int]]]]) -> None:
+def spread(kind: type[Asks], run: Run, journal: Journal, todo: list[list[tuple[int, list[int]]]]) -> None:
     """One row a batch, to actors of this kind."""
-    if not found:
+    if not todo:
         return
     try:
         import ray
@@ -100,11 +100,11 @@ def spread(kind: type[Asks], run: Run, journal: Journal, found: list[list[tuple[
 
     ray.init(ignore_reinit_error=True)
     gpus = gpus_each(run.workers, ray.cluster_resources().get("GPU", 0))
-    rows = [{"todo": json.dumps(todo)} for todo in found]
+    rows = [{"todo": json.dumps(of_batch)} for of_batch in todo]
     data = ray.data.from_items(rows, override_num_blocks=len(rows)).flat_map(
         kind, fn_constructor_args=(run,), concurrency=run.workers, num_gpus=gpus
     )
-    with bar(sum(len(wanted) for todo in found for _, wanted in todo)) as tick:
+    with bar(sum(len(wanted) for of_batch in todo for _, wanted in of_batch)) as tick:
         for row in data.iter_rows():
             journal.add([json.loads(row["record"])])
             tick(1, "ray")

@@ -9,6 +9,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from divevlm.core.metrics import relative_average
@@ -22,43 +23,51 @@ MEANS = ("likelihood", "redundancy", "kept", "flops", "kv", "kv_full")
 
 
 def by_setting(records: Iterable[Record]) -> dict[Setting, list[Record]]:
-    found: dict[Setting, list[Record]] = defaultdict(list)
+    groups: dict[Setting, list[Record]] = defaultdict(list)
     for record in records:
-        found[Setting(record["method"], record["keep"])].append(record)
-    return dict(found)
+        groups[Setting(record["method"], record["keep"])].append(record)
+    return dict(groups)
 
 
 def rows(records: Iterable[Record], settings: Sequence[Setting], tasks: Sequence[str]) -> list[dict[str, Any]]:
     """One row a setting; accuracies in percent. Only what all settings have is compared, so a run can be read at any time."""
-    found = by_setting(record for record in records if record["task"] in set(tasks))
-    settings = [setting for setting in settings if setting in found]
-    common = set.intersection(*({_of(r) for r in found[s]} for s in settings)) if settings else set()
-    full: dict[str, float] | None = None
-    whole: dict[tuple[str, str], float] = {}
-    made = []
-    for setting in settings:
-        some = [record for record in found[setting] if _of(record) in common]
-        scores = {task: [r["score"] for r in some if r["task"] == task] for task in tasks}
-        accuracy = {task: 100 * _mean(values) for task, values in scores.items() if values}
-        if setting.method == VANILLA:
-            full, whole = accuracy, {_of(r): r["score"] for r in some}
-        everything = [r["score"] for r in some]
-        made.append(
-            {
-                "method": setting.method,
-                "keep": setting.keep,
-                "scores": accuracy,
-                "errors": {task: _error(values) for task, values in scores.items() if values},
-                "n": {task: len(values) for task, values in scores.items() if values},
-                "accuracy": 100 * _mean(everything),
-                "error": _error(everything),
-                "relative": relative(accuracy, full),
-                "relative_error": _relative_error(some, whole) if relative(accuracy, full) is not None else None,
-                **{name: _known(r.get(name) for r in some) for name in MEANS},
-                **{name: sum(r.get(name) or 0.0 for r in some) for name in ("seconds", "prefill")},
-            }
-        )
-    return made
+    groups = by_setting(record for record in records if record["task"] in set(tasks))
+    done = [setting for setting in settings if setting in groups]
+    if not done:
+        return []
+    common = set.intersection(*({_question(record) for record in groups[setting]} for setting in done))
+    compared = {s: [record for record in groups[s] if _question(record) in common] for s in done}
+    vanilla = compared.get(Setting(VANILLA, 0))
+    return [_row(setting, some, vanilla, tasks) for setting, some in compared.items()]
+
+
+def _row(
+    setting: Setting, records: Sequence[Record], vanilla: Sequence[Record] | None, tasks: Sequence[str]
+) -> dict[str, Any]:
+    """vanilla: of the same questions, if it was asked"""
+    scores = _by_task(records, tasks)
+    accuracy = {task: percent(values) for task, values in scores.items()}
+    full = None if vanilla is None else {task: percent(values) for task, values in _by_task(vanilla, tasks).items()}
+    average = relative(accuracy, full)
+    return {
+        "method": setting.method,
+        "keep": setting.keep,
+        "scores": accuracy,
+        "errors": {task: error(values) for task, values in scores.items()},
+        "n": {task: len(values) for task, values in scores.items()},
+        "accuracy": percent([record["score"] for record in records]),
+        "error": error([record["score"] for record in records]),
+        "relative": average,
+        "relative_error": None if average is None or vanilla is None else _relative_error(records, vanilla),
+        **{name: known_mean(record.get(name) for record in records) for name in MEANS},
+        **{name: sum(record.get(name) or 0.0 for record in records) for name in ("seconds", "prefill")},
+    }
+
+
+def _by_task(records: Sequence[Record], tasks: Sequence[str]) -> dict[str, list[float]]:
+    """Scores of each task that has some."""
+    scores = {task: [record["score"] for record in records if record["task"] == task] for task in tasks}
+    return {task: values for task, values in scores.items() if values}
 
 
 def relative(scores: dict[str, float], full: dict[str, float] | None) -> float | None:
@@ -68,42 +77,44 @@ def relative(scores: dict[str, float], full: dict[str, float] | None) -> float |
     return relative_average(scores, full)
 
 
-def _relative_error(some: Sequence[Record], whole: dict[tuple[str, str], float]) -> float:
+def _relative_error(records: Sequence[Record], vanilla: Sequence[Record]) -> float:
     """Standard error of the relative average: ratios of paired samples, task by task (delta method), in percent."""
+    whole = {_question(record): record["score"] for record in vanilla}
     pairs: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for record in some:
-        pairs[record["task"]].append((record["score"], whole[_of(record)]))
+    for record in records:
+        pairs[record["task"]].append((record["score"], whole[_question(record)]))
     total = 0.0
-    for found in pairs.values():
-        mean = _mean([full for _, full in found])
-        ratio = _mean([score for score, _ in found]) / mean
-        spread = sum((score - ratio * full) ** 2 for score, full in found) / len(found)
-        total += spread / len(found) / mean**2
+    for of_task in pairs.values():
+        mean = fmean(full for _, full in of_task)
+        ratio = fmean(score for score, _ in of_task) / mean
+        spread = fmean((score - ratio * full) ** 2 for score, full in of_task)
+        total += spread / len(of_task) / mean**2
     return 100 * math.sqrt(total) / len(pairs)
 
 
-def _of(record: Record) -> tuple[str, str]:
+def _question(record: Record) -> tuple[str, str]:
     return record["task"], record["sample"]
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else math.nan
+def percent(values: Sequence[float]) -> float:
+    return 100 * sum(values) / len(values) if values else math.nan
 
 
-def _error(values: Sequence[float]) -> float:
+def error(values: Sequence[float]) -> float:
     """Standard error of a share, in percent."""
-    mean = _mean(values)
-    return 100 * math.sqrt(mean * (1 - mean) / len(values)) if values and 0 <= mean <= 1 else math.nan
+    share = sum(values) / len(values) if values else math.nan
+    return 100 * math.sqrt(share * (1 - share) / len(values)) if 0 <= share <= 1 else math.nan
 
 
-def _known(values: Iterable[float | None]) -> float | None:
+def known_mean(values: Iterable[float | None]) -> float | None:
+    """Of those that are known."""
     known = [value for value in values if value is not None]
-    return _mean(known) if known else None
+    return sum(known) / len(known) if known else None
 
 
-def cells(made: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+def cells(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Head and lines of the table."""
-    tasks = list(made[0]["scores"]) if made else []
+    tasks = list(rows[0]["scores"]) if rows else []
     head = ["method", "keep", *tasks, "all", "relative"]
     lines = [
         [
@@ -113,7 +124,7 @@ def cells(made: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
             f"{row['accuracy']:.1f} ± {row['error']:.1f}",
             "" if row["relative"] is None else f"{row['relative']:.2f}",
         ]
-        for row in made
+        for row in rows
     ]
     return head, lines
 

@@ -20,11 +20,11 @@ def answered(
     answerer: Answerer, items: Sequence[Item], setting: Setting, method: Method | None, mode: Mode, new_tokens: int = 16
 ) -> list[Record]:
     """Records of one batch under one setting."""
-    found = answerer.generate(items, method, new_tokens) if mode == "generate" else answerer.forced(items, method)
+    answers = answerer.generate(items, method, new_tokens) if mode == "generate" else answerer.forced(items, method)
     where = {"method": setting.method, "keep": setting.keep}
     return [
-        {**where, "task": item.task, "sample": item.sample, "gold": item.gold, **asdict(one)}
-        for item, one in zip(items, found, strict=True)
+        {**where, "task": item.task, "sample": item.sample, "gold": item.gold, **asdict(answer)}
+        for item, answer in zip(items, answers, strict=True)
     ]
 
 

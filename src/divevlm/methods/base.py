@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -16,7 +16,10 @@ from divevlm.core.selection import Selection
 
 Norm = Literal["final", "next", "none"]
 Positions = Literal["keep", "compact"]
+Placement = Literal["layer", "entry"]
+Newlines = Literal["keep", "drop"]
 Stage = Literal["vision tower", "before the LLM", "LLM block"]
+CHOICES = {"norm": Norm, "positions": Positions, "placement": Placement, "newlines": Newlines}
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ class Method(ABC):
     positions  "keep" the original position ids of kept tokens, or "compact" them; None = as the method's authors do
     placement  "layer": cut at that block; "entry": choose with that block's states, then run all blocks on the kept tokens
     newlines   "keep" newline and separator tokens beside the budget, or "drop" them
-    proportional  kept tokens speak for the dropped ones: in every block behind the cut alpha log n is added to the logits
+    proportional  kept tokens stand for the dropped ones: in every block behind the cut alpha log n is added to the logits
                towards a token that stands for n (itself, and the dropped ones that are most similar to it). True is
                alpha = 1, a number is alpha; "uniform": every kept token stands for N / K. Not in the paper
     """
@@ -126,8 +129,8 @@ class Method(ABC):
     layer: int | None = None
     norm: Norm = "final"
     positions: Positions | None = None
-    placement: Literal["layer", "entry"] = "layer"
-    newlines: Literal["keep", "drop"] = "keep"
+    placement: Placement = "layer"
+    newlines: Newlines = "keep"
     proportional: bool | float | Literal["uniform"] = False
 
     name: ClassVar[str]
@@ -155,22 +158,19 @@ class Method(ABC):
 
     def __post_init__(self) -> None:
         Budget.of(self.keep, self.scope)
-        whole = self.layer is None or (
-            isinstance(self.layer, int) and not isinstance(self.layer, bool) and self.layer >= 0
-        )
-        require(whole, "layer", self.layer, "a block number of at least 0")
+        block = type(self.layer) is int and self.layer >= 0
+        require(block or self.layer is None, "layer", self.layer, "a block number of at least 0")
         number = isinstance(self.proportional, (bool, int, float)) and 0 <= self.proportional <= 10
         known = number or self.proportional == "uniform"
         require(known, "proportional", self.proportional, "True, False, a number from 0 to 10 or 'uniform'")
-        for option, allowed in CHOICES.items():
-            value = getattr(self, option)
-            if option == "positions" and value is None:
-                continue
-            require(value in allowed, option, value, " or ".join(repr(choice) for choice in allowed))
+        for option, kind in CHOICES.items():
+            value, allowed = getattr(self, option), get_args(kind)
+            known = value in allowed or (option == "positions" and value is None)
+            require(known, option, value, " or ".join(repr(choice) for choice in allowed))
 
     @property
     def bias_strength(self) -> float:
-        """How strongly kept tokens speak for the dropped ones."""
+        """alpha of `proportional`."""
         return 1.0 if self.proportional == "uniform" else float(self.proportional)
 
     def blocks(self, blocks: int, default: int) -> tuple[int, ...]:
@@ -179,14 +179,14 @@ class Method(ABC):
         return (first if self.layer is None else self.layer,)
 
     def stay(self, cut: int, keep: int, tokens: int, blocks: int) -> int:
-        """How many of a group's tokens are left after cut number `cut`.
+        """How many candidates of a group are left after cut number `cut`.
 
         keep: by the budget, tokens: before any cut, blocks: how many the model has.
         """
         return keep
 
     def details(self, keep: int, tokens: int, blocks: int, views: int) -> dict[str, Any]:
-        """What else is to be known of its setting, for plans. keep, tokens: of an image of so many views"""
+        """Further numbers of its setting, for plans. keep, tokens: of an image of so many views"""
         return {}
 
     def in_tower(self, plain: bool) -> bool:
@@ -197,11 +197,3 @@ class Method(ABC):
     def select(self, groups: Sequence[Signals], keeps: Sequence[int]) -> list[Selection]:
         """The kept candidates of each group, counted within the group. A method that merges says by `Selection.rows` what
         goes on instead."""
-
-
-CHOICES = {
-    "norm": ("final", "next", "none"),
-    "positions": ("keep", "compact"),
-    "placement": ("layer", "entry"),
-    "newlines": ("keep", "drop"),
-}

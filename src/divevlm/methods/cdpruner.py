@@ -25,7 +25,7 @@ class CDPruner(Apart):
     """A determinantal point process: diverse tokens, each as probable as it is relevant to the question.
 
     text_model, text_tokenizer  a transformers CLIPModel of the vision tower's checkpoint and its tokenizer; relevance is then
-                                minus the CLIP cosine, as the authors have it. `tokenizer`: the language model's, to read
+                                minus the CLIP cosine, as its authors do. `tokenizer`: the language model's, to read
                                 the question from the prompt. Without them: the mean cosine to the prompt's input embeddings
     theta                       strength of relevance in [0, 1), through exp(theta / (2 (1 - theta)) r); None: 0.5 with
                                 embeddings; r itself with CLIP, as released
@@ -44,14 +44,9 @@ class CDPruner(Apart):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.theta is None or 0 <= self.theta < 1, "theta", self.theta, "a number in [0, 1)")
-        readers = (self.text_model, self.text_tokenizer, self.tokenizer)
-        given = [reader is not None for reader in readers]
-        require(
-            all(given) or not any(given),
-            "text_model",
-            given,
-            "given with text_tokenizer and tokenizer, or none of them",
-        )
+        given = [reader is not None for reader in (self.text_model, self.text_tokenizer, self.tokenizer)]
+        allowed = "given with text_tokenizer and tokenizer, or none of them"
+        require(all(given) or not any(given), "text_model", given, allowed)
 
     @property
     def needs(self) -> Needs:
@@ -61,22 +56,18 @@ class CDPruner(Apart):
         if self.text_model is not None:
             cosine, source = -self._clip(signals), "CLIP text tower, negative sign"
         elif len(words := self.given(signals.text_embeds, "embeddings of the prompt")):
-            cosine, source = (
-                (unit(signals.visual) @ unit(words).T).mean(dim=1),
-                "language-model embeddings, positive sign",
-            )
+            cosine = (unit(signals.visual) @ unit(words).T).mean(dim=1)
+            source = "language-model embeddings, positive sign"
         else:
-            cosine, source = (
-                torch.zeros_like(signals.visual[:, 0], dtype=torch.float32),
-                "none: no prompt, diversity alone",
-            )
+            cosine = torch.zeros_like(signals.visual[:, 0], dtype=torch.float32)
+            source = "none: no prompt, diversity alone"
         weight = self.strength(relevance(cosine))  # over all views of the image
-        found = [
-            (tokens, *greedy_dpp(kernel(signals.visual[tokens], weight[tokens]), place))
-            for tokens, place in self.parts(signals, keep)
-        ]
-        order = torch.cat([tokens[picks] for tokens, picks, _ in found])
-        return Selection(order, torch.cat([gains for *_, gains in found]), note=f"text: {source}")
+        order, gains = [], []
+        for tokens, place in self.parts(signals, keep):
+            picks, gain = greedy_dpp(kernel(signals.visual[tokens], weight[tokens]), place)
+            order.append(tokens[picks])
+            gains.append(gain)
+        return Selection(torch.cat(order), torch.cat(gains), note=f"text: {source}")
 
     def strength(self, relevant: Tensor) -> Tensor:
         theta = 0.5 if self.theta is None and self.text_model is None else self.theta
@@ -86,14 +77,14 @@ class CDPruner(Apart):
         """[n] mean cosine, in CLIP's joint space, of each patch to the segments of the question."""
         features = self.tower(signals, "features")
         clip = self.text_model
-        where = clip.visual_projection.weight
-        patches = clip.visual_projection(clip.vision_model.post_layernorm(features.to(where.device, where.dtype)))
+        weight = clip.visual_projection.weight
+        patches = clip.visual_projection(clip.vision_model.post_layernorm(features.to(weight)))
         ids = self.text_tokenizer(question(signals, self.tokenizer))["input_ids"]
-        padded = ids + [0] * (-len(ids) % SEGMENT)
-        texts = torch.tensor(padded, device=where.device).view(-1, SEGMENT)
-        heard = (torch.arange(len(padded), device=where.device) < len(ids)).view_as(texts).long()
-        spoken = clip.text_projection(clip.text_model(input_ids=texts, attention_mask=heard).pooler_output)
-        return (unit(patches) @ unit(spoken).T).mean(dim=1).to(signals.visual.device)
+        padding = -len(ids) % SEGMENT
+        segments = torch.tensor(ids + [0] * padding, device=weight.device).view(-1, SEGMENT)
+        mask = torch.tensor([1] * len(ids) + [0] * padding, device=weight.device).view(-1, SEGMENT)
+        texts = clip.text_projection(clip.text_model(input_ids=segments, attention_mask=mask).pooler_output)
+        return (unit(patches) @ unit(texts).T).mean(dim=1).to(signals.visual.device)
 
 
 def relevance(cosine: Tensor) -> Tensor:

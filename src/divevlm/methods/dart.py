@@ -57,16 +57,16 @@ class DART(Each):
 
 
 def least_alike(cosine: Tensor, taken: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Each pivot in turn takes the tokens with the lowest cosine to it that are left: `count` in all, one more each for the
-    first pivots. cosine: [P, n], taken: [p] tokens that are not to be had -> [count] tokens, [count] minus their cosines.
+    """Each pivot in turn takes the free tokens with the lowest cosine to it: `count` in all, one more each for the first
+    pivots. cosine: [P, n], taken: [p] tokens that are not free -> [count] tokens, [count] minus their cosines.
     """
     free = torch.ones_like(cosine[0], dtype=torch.bool)
     free[taken] = False
     each, more = divmod(count, len(cosine))
-    found, scores = [taken[:0]], [cosine[0, :0]]
+    order, scores = [taken[:0]], [cosine[0, :0]]
     for number, row in enumerate(cosine):
-        some = top_k(-row, each + (number < more), free)
-        free[some] = False
-        found.append(some)
-        scores.append(-row[some])
-    return torch.cat(found), torch.cat(scores)
+        picks = top_k(-row, each + (number < more), free)
+        free[picks] = False
+        order.append(picks)
+        scores.append(-row[picks])
+    return torch.cat(order), torch.cat(scores)

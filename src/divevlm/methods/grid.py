@@ -1,4 +1,4 @@
-"""Uniform stride over the image: no look at the tokens at all."""
+"""Uniform stride over the image, whatever the tokens show."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def rectangles(signals: Signals, keep: int) -> Tensor:
     places = divide(keep, sizes)
     if 0 in places:  # fewer places than views or frames
         return sequence_bins(n, keep)
-    found = torch.zeros(n, dtype=torch.long)
+    bin_of = torch.zeros(n, dtype=torch.long)
     start = 0
     for number, (size, place) in enumerate(zip(sizes, places, strict=True)):
         members = (unit == number).nonzero()[:, 0]
@@ -47,6 +47,6 @@ def rectangles(signals: Signals, keep: int) -> Tensor:
         rows, columns = (int(side) + 1 for side in at.amax(dim=0))
         reading = at[:, 0] * columns + at[:, 1]
         full = rows * columns == size and bool((reading.sort().values == torch.arange(size)).all())
-        found[members] = start + (grid_bins(rows, columns, place)[reading] if full else sequence_bins(size, place))
+        bin_of[members] = start + (grid_bins(rows, columns, place)[reading] if full else sequence_bins(size, place))
         start += place
-    return found
+    return bin_of

@@ -21,15 +21,14 @@ from divevlm.methods.words import content_rows, word_ids
 class MMTok(PerView):
     """Tokens that cover the question's words and the image's other tokens best (greedy maximum coverage).
 
-    tokenizer           of the language model: listen to the question's content words; None: to every prompt token
+    tokenizer           of the language model: cover the question's content words; None: every prompt token
     embeddings          the language model's embedding table: words are tokenized by themselves and looked up there, as the
                         authors do; None: the prompt's own rows of these words
     alpha               weight of covering the image
     temperature         of similarities between tokens, text_temperature: to words (None: 0.02, or 0.01 where the family
                         pools rows behind its tower, as the authors set it for Qwen)
-
     padding             shares of an image's side that are bars above (and below) and to the left (and right) of the picture:
-                        patches that lie wholly in them take no part, as the authors have it on LLaVA-1.5
+                        patches that lie wholly in them are no candidates, as the authors do on LLaVA-1.5
     """
 
     tokenizer: Any = field(default=None, repr=False, compare=False)

@@ -58,6 +58,6 @@ def relevance(x: Tensor, words: Tensor) -> Tensor:
 
 def residual_energy(x: Tensor, keep: int, weight: Tensor | None = None) -> Selection:
     """Greedy on |x - projection on the picks|^2 times weight, rows as they are. x: [n, d]"""
-    found = select(x, x[:0], keep, lam=0.0, eta=1.0, two_sided=True, normalize=False, weight=weight)
-    assert isinstance(found, Selection)
-    return found
+    selection = select(x, x[:0], keep, lam=0.0, eta=1.0, two_sided=True, normalize=False, weight=weight)
+    assert isinstance(selection, Selection)
+    return selection

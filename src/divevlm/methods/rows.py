@@ -67,17 +67,22 @@ def _rows_of_view(parts: Sequence[Part], hidden: Tensor) -> list[Rows]:
     tokens = torch.cat([part.kept for part in parts])
     if len(parts) > 1 or parts[0].ascending:
         tokens = tokens.sort().values
-    kept = Rows(tokens, hidden[tokens], [[token] for token in tokens.tolist()])
+    kept = kept_rows(tokens, hidden)
     cls = [part.cls for part in parts if part.cls]
     merged = [part.merged for part in parts if part.merged]
     ordered = [*cls, kept, *merged] if len(parts) == 1 else [kept, *cls, *merged]
     return [Rows(rows.slots, rows.values.to(hidden), rows.members) for rows in ordered]
 
 
+def kept_rows(tokens: Tensor, hidden: Tensor) -> Rows:
+    """Tokens as they are."""
+    return Rows(tokens, hidden[tokens], [[token] for token in tokens.tolist()])
+
+
 def joined(rows: Sequence[Rows]) -> Rows:
     """One behind the other."""
-    members = [tokens for some in rows for tokens in some.members]
-    return Rows(torch.cat([some.slots for some in rows]), torch.cat([some.values for some in rows]), members)
+    members = [tokens for part in rows for tokens in part.members]
+    return Rows(torch.cat([part.slots for part in rows]), torch.cat([part.values for part in rows]), members)
 
 
 def in_input_order(rows: Rows) -> Rows:

@@ -16,7 +16,9 @@ from divevlm.core.sparsevlm import raters, recycled, sparse_stages, split_total
 from divevlm.core.top import top_k
 from divevlm.methods.base import Needs, Positions, Signals
 from divevlm.methods.each import ranked
+from divevlm.methods.rows import joined, kept_rows
 from divevlm.methods.staged import Staged
+from divevlm.methods.words import rows_behind_image
 
 AFTER = (2, 6, 15)  # of 32 blocks
 
@@ -77,17 +79,12 @@ class SparseVLM(Staged):
         picks, pruned = order[:kept], order[kept:]
         if not clusters:
             return Selection(picks, scores[picks])
-        some = pruned[: max(clusters, recycled(len(pruned))[0])]
-        centres, cluster = density_peaks(hidden[some], clusters)
-        values = means(hidden[some], cluster, clusters).to(hidden.dtype)
-        members = [some[cluster == c].sort().values.tolist() for c in range(clusters)]
-        ahead = picks.sort().values
-        rows = Rows(
-            torch.cat([ahead, some[centres]]),
-            torch.cat([hidden[ahead], values]),
-            [[i] for i in ahead.tolist()] + members,
-        )
-        order = torch.cat([picks, some[centres]])
+        better = pruned[: max(clusters, recycled(len(pruned))[0])]
+        centres, cluster = density_peaks(hidden[better], clusters)
+        values = means(hidden[better], cluster, clusters).to(hidden.dtype)
+        members = [better[cluster == c].sort().values.tolist() for c in range(clusters)]
+        order = torch.cat([picks, better[centres]])
+        rows = joined([kept_rows(picks.sort().values, hidden), Rows(better[centres], values, members)])
         return Selection(order, scores[order], rows=rows)
 
     def scores(self, signals: Signals) -> Tensor:
@@ -95,19 +92,15 @@ class SparseVLM(Staged):
         attention = self.given(signals.attention, "attention rows of a block before the cut").float()
         text = self.given(signals.text_embeds, "embeddings of the prompt")
         visual = signals.all_embeds if signals.all_embeds is not None else signals.visual_embeds
-        later = torch.ones(len(text), dtype=torch.bool) if signals.later is None else signals.later
-        later = later.to(text.device)
-        behind = (later if bool(later.any()) else torch.ones_like(later)).nonzero()[:, 0]
-        rating = torch.zeros(
-            1, dtype=torch.long
-        )  # a prompt without text: the one row of attention is its last position's
+        rating = torch.zeros(1, dtype=torch.long)  # without a prompt the only row of attention is its last position's
         if len(text):
+            behind = rows_behind_image(signals).to(text.device)
             rating = behind[raters(self.given(visual, "embeddings of the image"), text[behind])]
         rows = attention[:, rating.to(attention.device)]  # [heads, raters, n]
         if self.version == "1":
             return rows.mean(dim=(0, 1))
         if signals.gravity is not None:
             pull = signals.gravity[rating.to(signals.gravity.device)].to(rows.device)
-            rows = rows / pull.clamp_min(0.1 * float(pull.max()))  # near 0 and below it says nothing
+            rows = rows / pull.clamp_min(0.1 * float(pull.max()))  # a pull near 0 or below it means nothing
         heads = max(1, round(14 / 32 * len(rows)))
         return rows[top_k(rows.sum(dim=(1, 2)), heads)].mean(dim=(0, 1))

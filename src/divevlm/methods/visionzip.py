@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from divevlm.checks import require
-from divevlm.core.contextual import contextual_rows, nearest_target, target_places
+from divevlm.core.cluster import contextual_rows, nearest_target, target_places
 from divevlm.core.selection import Rows, Selection
 from divevlm.core.top import top_k
 from divevlm.methods.base import Needs, Signals

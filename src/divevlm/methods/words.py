@@ -1,4 +1,4 @@
-"""The question inside a prompt, and its content words, for methods that listen to these only."""
+"""The question inside a prompt, and its content words, for methods that read these only."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ BEHIND = re.compile(r"(?:\s*\b(?:ASSISTANT|Assistant):|\n\s*assistant|\s*\[/INST
 def question(signals: Signals, tokenizer: Any) -> str:
     """The bare question: the prompt behind the image (the whole prompt where nothing is behind it) without the names of the
     speakers at its ends and without sentences about the form of the answer."""
-    return FORMAT.sub("", _bare(_decoded(signals, tokenizer)[0])).strip()
+    text, _ = _decoded(signals, tokenizer)
+    return FORMAT.sub("", BEHIND.sub("", BEFORE.sub("", text))).strip()
 
 
 def content(text: str) -> list[str]:
-    """The words of a question that say what it is about, as they are written; all its words if none does."""
+    """The words of a question that are no function words, as they are written; all its words if there is none."""
     words = re.findall(r"\w+", FORMAT.sub(" ", text))
     return [word for word in words if word.lower() not in STOP] or words
 
@@ -49,7 +50,7 @@ def word_ids(signals: Signals, tokenizer: Any) -> Tensor:
 
 def content_rows(signals: Signals, tokenizer: Any | None) -> Tensor:
     """[M] bool: rows of the prompt that are part of a content word of the question, by where their letters are. Without a
-    tokenizer, or where no row is found, all of them."""
+    tokenizer, or where no row is part of one, all of them."""
     every = torch.ones(len(signals.text), dtype=torch.bool, device=signals.text.device)
     if tokenizer is None or not len(every):
         return every
@@ -60,28 +61,29 @@ def content_rows(signals: Signals, tokenizer: Any | None) -> Tensor:
     ids = signals.ids
     assert ids is not None
     ends = [len(tokenizer.decode(ids[rows[: i + 1]].tolist(), skip_special_tokens=True)) for i in range(len(rows))]
-    found = torch.zeros_like(every)
+    inside = torch.zeros_like(every)
     for row, start, end in zip(rows.tolist(), [0, *ends], ends, strict=False):
-        found[row] = any(start < word.end() and word.start() < end for word in wanted)
-    return found if bool(found.any()) else every
+        inside[row] = any(start < word.end() and word.start() < end for word in wanted)
+    return inside if bool(inside.any()) else every
+
+
+def rows_behind_image(signals: Signals) -> Tensor:
+    """[m] numbers of the prompt's rows behind the last visual token; of all rows where none is behind it."""
+    later = signals.later
+    if later is None or not bool(later.any()):
+        return torch.arange(len(signals.text))
+    return later.nonzero()[:, 0]
 
 
 def _decoded(signals: Signals, tokenizer: Any) -> tuple[str, Tensor]:
     """The prompt behind the image as text, or all of it; and the numbers of its rows."""
     if signals.ids is None:
         raise ValueError("tokenizer must be given where the prompt comes as input_ids, got embeddings")
-    later = signals.later
-    some = later is not None and bool(later.any())
-    rows = later.nonzero()[:, 0] if some and later is not None else torch.arange(len(signals.ids))
-    rows = rows.to(signals.ids.device)
+    rows = rows_behind_image(signals).to(signals.ids.device)
     text: str = tokenizer.decode(signals.ids[rows].tolist(), skip_special_tokens=True)
     return text, rows
 
 
-def _bare(text: str) -> str:
-    return BEHIND.sub("", BEFORE.sub("", text))
-
-
 def _blank(pattern: re.Pattern[str], text: str) -> str:
     """The same length, with spaces where the pattern was."""
-    return pattern.sub(lambda found: " " * len(found[0]), text)
+    return pattern.sub(lambda match: " " * len(match[0]), text)

@@ -40,37 +40,39 @@ def _cell(value: Any, digits: int) -> str:
     return "" if value is None else str(value) if digits < 0 else f"{value:.{digits}f}"
 
 
-def _named(made: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{"setting": str(Setting(row["method"], row["keep"])), **row} for row in made]
+def _named(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{"setting": str(Setting(row["method"], row["keep"])), **row} for row in rows]
 
 
-def _plain(run: Run, made: list[dict[str, Any]], records: list[Record]) -> list[dict[str, Any]]:
-    return _named(made)
+def _plain(run: Run, rows: list[dict[str, Any]], records: list[Record]) -> list[dict[str, Any]]:
+    return _named(rows)
 
 
 def likelihoods(methods: Sequence[str], keep: int | float, records: list[Record]) -> tuple[list[str], torch.Tensor]:
     """Log-likelihood of the gold answer, [samples, methods], of samples that every method has; and the methods."""
-    found = results.by_setting(record for record in records if record["keep"] == keep)
-    by_method = {m: {(r["task"], r["sample"]): r for r in found.get(Setting(m, keep), [])} for m in methods}
+    groups = results.by_setting(record for record in records if record["keep"] == keep)
+    by_method = {m: {(r["task"], r["sample"]): r for r in groups.get(Setting(m, keep), [])} for m in methods}
     common = sorted(set.intersection(*(set(of) for of in by_method.values())))
     require(bool(common), "samples", 0, "at least one that every schedule has finished")
-    return list(by_method), torch.tensor([[of[one]["likelihood"] for of in by_method.values()] for one in common])
+    return list(by_method), torch.tensor(
+        [[of[question]["likelihood"] for of in by_method.values()] for question in common]
+    )
 
 
-def _feedback(run: Run, made: list[dict[str, Any]], records: list[Record]) -> list[dict[str, Any]]:
+def _feedback(run: Run, rows: list[dict[str, Any]], records: list[Record]) -> list[dict[str, Any]]:
     """RGL (Eq. 18): how each sample's likelihood stands to its geometric mean over the schedules."""
-    found = []
+    with_gains = []
     for keep in run.keeps:
         methods, logs = likelihoods(run.methods, keep, records)
         gain = relative_gold_likelihood(logs)
         quarters = gain.quantile(torch.tensor([0.25, 0.5, 0.75], dtype=gain.dtype), dim=0)
         error = gain.std(dim=0) / len(gain) ** 0.5 if len(gain) > 1 else torch.zeros(len(methods))
-        rows = {row["method"]: row for row in made if row["keep"] == keep}
+        by_method = {row["method"]: row for row in rows if row["keep"] == keep}
         for i, method in enumerate(methods):
             low, middle, high = (float(quarters[q, i]) for q in range(3))
             figures = {"rgl": float(gain[:, i].mean()), "rgl_error": float(error[i]), "low": low, "median": middle}
-            found.append({**_named([rows[method]])[0], **figures, "high": high, "samples": len(gain)})
-    return found
+            with_gains.append({**_named([by_method[method]])[0], **figures, "high": high, "samples": len(gain)})
+    return with_gains
 
 
 ACCURACY = (("accuracy", "right, %", 1), ("error", "±", 1), ("relative", "relative", 2))
@@ -125,9 +127,9 @@ def analyze(name: str, run: Run) -> Result:
     """Do the sweep (methods and budgets of the analysis unless the run says so) and write NAME.json, .md and .csv."""
     analysis = ANALYSES[name]
     run = replace(run, methods=run.methods or analysis.methods, keeps=run.keeps or analysis.keeps, mode="forced")
-    found = evaluate(run)
-    rows = analysis.read(run, found["rows"], found.records)
-    result = Result({**found, "analysis": name, "about": analysis.about, "rows": rows}, found.records, found.loaded)
+    swept = evaluate(run)
+    rows = analysis.read(run, swept["rows"], swept.records)
+    result = Result({**swept, "analysis": name, "about": analysis.about, "rows": rows}, swept.records, swept.loaded)
     head, lines = analysis.table(rows)
     results.save(run.out, name, result, head, lines, f"{run.model}: {analysis.about}")
     return result

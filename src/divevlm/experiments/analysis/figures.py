@@ -24,11 +24,11 @@ def check() -> None:
     figure(1, 1, 1.0, 1.0)
 
 
-def save(made: Any, folder: Path, name: str) -> list[str]:
+def save(figure: Any, folder: Path, name: str) -> list[str]:
     """By the first process."""
     paths = [folder / f"{name}{kind}" for kind in (".png", ".svg")]
     for path in paths if rank()[0] == 0 else []:
-        write(path, viz.rendered(made, path.suffix))
+        write(path, viz.rendered(figure, path.suffix))
     return [path.name for path in paths]
 
 
@@ -48,8 +48,8 @@ def feedback(
     methods, logs = likelihoods(run.methods, run.keeps[0], records)
     scores = {row["method"]: row["accuracy"] for row in rows if row["keep"] == run.keeps[0]}
     gains = relative_gold_likelihood(logs).tolist()
-    made = viz.feedback_boxes(gains, [updates(m) for m in methods], [scores[m] for m in methods], score)
-    return save(made, folder, name)
+    boxes = viz.feedback_boxes(gains, [updates(m) for m in methods], [scores[m] for m in methods], score)
+    return save(boxes, folder, name)
 
 
 def redundancy(run: Run, records: list[Record], folder: Path, name: str = "redundancy") -> list[str]:
@@ -109,8 +109,8 @@ def pictures(
         return save(viz.gallery(rows), folder, name), facts
     files: list[str] = []
     for number, (_, asked, _) in enumerate(chosen, 1):
-        made = viz.evolution(asked, asked.answers[-1]) if kind == "evolution" else viz.masks(asked)
-        files += save(made, folder, name if wanted == 1 else f"{name}-{number}")
+        drawn = viz.evolution(asked, asked.answers[-1]) if kind == "evolution" else viz.masks(asked)
+        files += save(drawn, folder, name if wanted == 1 else f"{name}-{number}")
     return files, facts
 
 

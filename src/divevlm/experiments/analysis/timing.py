@@ -44,7 +44,7 @@ def runtime(
                 answerer.model.generate(**inputs, max_new_tokens=new_tokens, min_new_tokens=new_tokens, do_sample=False)
             times[r].append((clock.first, clock.total - clock.first))
         tick(len(methods), "runtime")
-    prefill = {r: 1e3 * mean(first for first, _ in found[1:]) for r, found in times.items()}
+    prefill = {r: 1e3 * mean(first for first, _ in pairs[1:]) for r, pairs in times.items()}
     base = schedules[0]
     decode = 1e3 * mean(rest for _, rest in times[base][1:])
     return [

@@ -21,13 +21,13 @@ def measured(subject: Subject, new_tokens: int = 16, repeats: int = 3) -> list[d
     inputs = subject.inputs(len(subject.shown) - 1)
     rows: dict[str, list[dict[str, float]]] = {"all tokens": [], subject.method.name: []}
     for run in range(repeats + 1):
-        for name, found in rows.items():
-            made = _once(subject, inputs, None if name == "all tokens" else subject.method, new_tokens)
+        for name, runs in rows.items():
+            costs = _once(subject, inputs, None if name == "all tokens" else subject.method, new_tokens)
             if run:
-                found.append(made)
+                runs.append(costs)
     return [
-        {"setting": name, **{key: median(one[key] for one in found) for key in found[0]}}
-        for name, found in rows.items()
+        {"setting": name, **{key: median(of_run[key] for of_run in runs) for key in runs[0]}}
+        for name, runs in rows.items()
     ]
 
 
@@ -39,7 +39,7 @@ def _once(subject: Subject, inputs: dict[str, Any], method: Any, new_tokens: int
     with nullcontext() if method is None else prune(model, method) as session, Clock(model) as clock:
         model.generate(**inputs, max_new_tokens=new_tokens, min_new_tokens=new_tokens, do_sample=False)
     report = None if session is None else session.report
-    found = {
+    costs = {
         "prefill_ms": 1e3 * clock.first,
         "token_ms": 1e3 * (clock.total - clock.first) / max(1, new_tokens - 1),
         "total_ms": 1e3 * clock.total,
@@ -47,7 +47,7 @@ def _once(subject: Subject, inputs: dict[str, Any], method: Any, new_tokens: int
     }
     if report is not None:
         kept = report.samples[0]
-        found |= {"kept": len(kept.kept), "visual": kept.visual, "kv_share": report.kv_bytes / report.kv_bytes_full}
+        costs |= {"kept": len(kept.kept), "visual": kept.visual, "kv_share": report.kv_bytes / report.kv_bytes_full}
     if cuda:
-        found["peak_gb"] = torch.cuda.max_memory_allocated(model.device) / PEAK
-    return found
+        costs["peak_gb"] = torch.cuda.max_memory_allocated(model.device) / PEAK
+    return costs

@@ -52,16 +52,16 @@ class Subject:
             Item("check", str(n), QUESTIONS[n % len(QUESTIONS)], "", lambda n=n: [self.shown[n][1]])  # type: ignore[misc]
             for n in numbers
         ]
-        made = batch(self.processor, family, items).to(self.model.device)
+        inputs = batch(self.processor, family, items).to(self.model.device)
         return {
             name: value.to(self.model.dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
-            for name, value in made.items()
+            for name, value in inputs.items()
         }
 
     def logits(self, inputs: dict[str, Any]) -> Tensor:
         """[B, V] of the next token"""
-        found: Tensor = self.model(**inputs, use_cache=False).logits[:, -1]
-        return found.float()
+        logits: Tensor = self.model(**inputs, use_cache=False).logits[:, -1]
+        return logits.float()
 
     def pruned(self, inputs: dict[str, Any]) -> tuple[Tensor, Report]:
         with prune(self.model, self.method) as session:
@@ -74,7 +74,7 @@ class Subject:
 
 @torch.inference_mode()
 def findings(subject: Subject, tick: Callable[[str], object] = lambda text: None) -> list[Finding]:
-    made = []
+    results = []
     for check in (identity, masked, padded, afterwards):
         tick(check.__doc__ or "")
         start = time.perf_counter()
@@ -82,8 +82,8 @@ def findings(subject: Subject, tick: Callable[[str], object] = lambda text: None
             ok, detail = check(subject)
         except Exception as error:  # whatever goes wrong is what is to be told
             ok, detail = False, f"{type(error).__name__}: {' '.join(str(error).split())}"
-        made.append(Finding(check.__doc__ or "", ok, detail, time.perf_counter() - start))
-    return made
+        results.append(Finding(check.__doc__ or "", ok, detail, time.perf_counter() - start))
+    return results
 
 
 def identity(subject: Subject) -> tuple[bool | None, str]:
@@ -92,9 +92,9 @@ def identity(subject: Subject) -> tuple[bool | None, str]:
         inputs = subject.inputs(n)
         plain = subject.logits(inputs)
         with prune(subject.model, subject.whole):
-            found = subject.logits(inputs)
-        if not torch.equal(found, plain):
-            return False, f"{name}: logits differ by up to {_apart(found, plain):.1e} of the largest"
+            pruned = subject.logits(inputs)
+        if not torch.equal(pruned, plain):
+            return False, f"{name}: logits differ by up to {_apart(pruned, plain):.1e} of the largest"
     return True, f"{len(subject.shown)} pictures"
 
 
@@ -109,7 +109,7 @@ def masked(subject: Subject) -> tuple[bool | None, str]:
     worst, noise, other = 0.0, 0.0, torch.inf
     for n, (name, _) in enumerate(subject.shown):
         inputs = subject.inputs(n)
-        found, report = subject.pruned(inputs)
+        pruned, report = subject.pruned(inputs)
         places, kept = _visual(subject.model, inputs["input_ids"][0]), report.samples[0].kept
         if len(kept) == len(places):
             return None, f"nothing was dropped of the {len(places)} tokens of {name}: choose a smaller --keep"
@@ -118,7 +118,7 @@ def masked(subject: Subject) -> tuple[bool | None, str]:
         dropped = _without(places, kept)
         swapped = _without(places, sorted(set(range(len(places))) - set(kept))[: len(kept)])
         plain, reference = subject.logits(inputs), masked_logits(subject.model, inputs, dropped, cut)
-        worst = max(worst, _apart(found, reference))
+        worst = max(worst, _apart(pruned, reference))
         noise = max(noise, _apart(masked_logits(subject.model, inputs, nobody, cut), plain))
         other = min(other, _apart(masked_logits(subject.model, inputs, swapped, cut), reference))
     allowed = max(subject.close, NOISE * noise)
@@ -131,15 +131,17 @@ def masked(subject: Subject) -> tuple[bool | None, str]:
 def padded(subject: Subject) -> tuple[bool | None, str]:
     """a padded batch gives each prompt what it gets alone"""
     together = subject.inputs(0, 1)
-    found, report = subject.pruned(together)
+    pruned, report = subject.pruned(together)
     plain = subject.logits(together)
     worst = noise = 0.0
     for row in range(2):
         alone = subject.inputs(row)
-        one, own = subject.pruned(alone)
-        worst = max(worst, _apart(found[row], one[0]))
+        own_logits, own_report = subject.pruned(alone)
+        worst = max(worst, _apart(pruned[row], own_logits[0]))
         noise = max(noise, _apart(plain[row], subject.logits(alone)[0]))
-        same = len(set(own.samples[0].kept) & set(report.samples[row].kept)) / max(1, len(own.samples[0].kept))
+        same = len(set(own_report.samples[0].kept) & set(report.samples[row].kept)) / max(
+            1, len(own_report.samples[0].kept)
+        )
         if worst > max(subject.close, NOISE * noise) and same < 1 and subject.model.dtype != torch.float32:
             return (
                 None,
@@ -182,11 +184,11 @@ def masked_logits(model: Any, inputs: dict[str, Any], dropped: Tensor, cut: int)
         layers = family.at(model, family.text).layers[cut:]
         handles = [layer.register_forward_pre_hook(hook, with_kwargs=True) for layer in layers]
         try:
-            found: Tensor = model(**inputs, use_cache=False).logits[:, -1]
+            logits: Tensor = model(**inputs, use_cache=False).logits[:, -1]
         finally:
             for handle in handles:
                 handle.remove()
-    return found.float()
+    return logits.float()
 
 
 class _Attention:
@@ -221,6 +223,6 @@ def _without(places: Tensor, kept: list[int]) -> Tensor:
     return places[gone]
 
 
-def _apart(one: Tensor, two: Tensor) -> float:
+def _apart(logits: Tensor, others: Tensor) -> float:
     """The largest difference, by the largest logit."""
-    return float((one - two).abs().max() / two.abs().max())
+    return float((logits - others).abs().max() / others.abs().max())

@@ -46,7 +46,7 @@ def photograph(seed: int = 0, width: int = 640, height: int = 480) -> Any:
     pixels = np.where((shadow & (radius >= 0.17))[..., None], 0.55 * pixels, pixels)
     light = np.clip(1.25 - 2.4 * np.hypot((x - 0.58) * width / height, y - 0.53), 0.25, 1.2)[..., None]
     pixels = np.where((radius < 0.17)[..., None], np.array([205.0, 60.0, 45.0]) * light, pixels)
-    made = Image.fromarray(np.clip(pixels + rng.normal(0, 4, pixels.shape), 0, 255).astype(np.uint8))
+    picture = Image.fromarray(np.clip(pixels + rng.normal(0, 4, pixels.shape), 0, 255).astype(np.uint8))
     stored = BytesIO()
-    made.filter(ImageFilter.GaussianBlur(0.7)).save(stored, "JPEG", quality=90)
+    picture.filter(ImageFilter.GaussianBlur(0.7)).save(stored, "JPEG", quality=90)
     return Image.open(stored).convert("RGB")

@@ -37,12 +37,12 @@ class Suite:
 
     def requests(self) -> list[Any]:
         """What lmms-eval asks a model, the same in every process."""
-        found: list[Any] = []
+        instances: list[Any] = []
         for name, task in self.tasks.items():
             require(task.OUTPUT_TYPE == "generate_until", "tasks", name, "of output_type generate_until")
             task.build_all_requests()
-            found += task.instances
-        return found
+            instances += task.instances
+        return instances
 
 
 def check(run: Run) -> None:
@@ -63,7 +63,7 @@ def check(run: Run) -> None:
 def suite(run: Run) -> Suite:
     """The run's benchmarks, each with its limit."""
     check(run)
-    found = Suite({}, {}, {}, {})
+    whole = Suite({}, {}, {}, {})
     hints = {entry["task"]: entry for entry in benchmarks().values()}
     for asked in run.benchmarks:
         tree = loaded(asked, _include(run), run.stock_name, "simple" if run.inputs != "chat" else "chat")
@@ -71,13 +71,13 @@ def suite(run: Run) -> Suite:
         limits = spread(run.limit_of(asked), len(members))
         fresh = {}
         for (name, task), limit in zip(members, limits, strict=True):
-            fresh[name], found.numbers[name] = cut(task, limit, run.seed, hints.get(asked, {}))
+            fresh[name], whole.numbers[name] = cut(task, limit, run.seed, hints.get(asked, {}))
             if run.ocr and "ocr" in (task.lmms_eval_specific_kwargs or {}):
                 fresh[name].lmms_eval_specific_kwargs = {**task.lmms_eval_specific_kwargs, "ocr": True}
-            found.group[name] = asked
-        found.trees[asked] = _replaced(tree, fresh)
-        found.tasks |= fresh
-    return found
+            whole.group[name] = asked
+        whole.trees[asked] = _replaced(tree, fresh)
+        whole.tasks |= fresh
+    return whole
 
 
 def cut(task: Any, limit: int | None, seed: int, hints: dict[str, Any]) -> tuple[Any, list[int]]:

@@ -25,68 +25,68 @@ if TYPE_CHECKING:
 __all__ = ["answer", "check", "items", "models", "score", "suite"]
 
 
-def models(run: Run, found: Suite, answerer: Answerer | None, journal: Journal | None) -> list[Any]:
+def models(run: Run, asked: Suite, answerer: Answerer | None, journal: Journal | None) -> list[Any]:
     """One that lmms-eval can drive for each setting, around the same loaded model; budgets that can't be met are told here."""
     from divevlm.experiments.lmms.model import Chat, Simple
 
     kind = Chat if run.inputs == "chat" else Simple
-    made = [kind.around(answerer, setting, run.batch, journal) for setting in run.settings]
-    for lm in made:
-        lm.task_dict, lm.numbers, lm.inputs, lm.pad = found.data, found.numbers, run.inputs, run.pad
-    return made
+    drivers = [kind.around(answerer, setting, run.batch, journal) for setting in run.settings]
+    for lm in drivers:
+        lm.task_dict, lm.numbers, lm.inputs, lm.pad = asked.data, asked.numbers, run.inputs, run.pad
+    return drivers
 
 
 def items(run: Run) -> list[Item]:
     """Documents of lmms-eval tasks as questions with one gold answer, for teacher forcing; a group's bear its name."""
-    found, plain = suite(run), run.inputs == "stock"
+    whole, plain = suite(run), run.inputs == "stock"
     from divevlm.experiments.lmms.requests import gold, media
 
-    made: list[Item] = []
-    for name, task in found.tasks.items():
-        asked = found.group[name]
-        for place, number in enumerate(found.numbers[name]):
+    questions: list[Item] = []
+    for name, task in whole.tasks.items():
+        group = whole.group[name]
+        for place, number in enumerate(whole.numbers[name]):
             document = task.eval_docs_no_media[place]
-            sample = str(number) if name == asked else f"{name}/{number}"
+            sample = str(number) if name == group else f"{name}/{number}"
             draw = partial(_drawn, media, task, place, plain, run.pad)
             text, answer = task.doc_to_text(document), gold(task, name, document)
-            made.append(Item(asked, sample, text, answer, draw, stock=plain))
-    return made
+            questions.append(Item(group, sample, text, answer, draw, stock=plain))
+    return questions
 
 
 def _drawn(media: Any, task: Any, place: int, plain: bool, pad: bool) -> list[Any]:
-    found: list[Any] = media(task.doc_to_visual, task.eval_docs[place], plain, pad)
-    return found
+    visuals: list[Any] = media(task.doc_to_visual, task.eval_docs[place], plain, pad)
+    return visuals
 
 
-def answer(run: Run, found: Suite, answerer: Answerer, journal: Journal) -> None:
+def answer(run: Run, asked: Suite, answerer: Answerer, journal: Journal) -> None:
     """What the journal does not have of this process' share, on disk."""
     number, world = rank()
-    mine = found.requests()[number::world]
-    for lm in models(run, found, answerer, journal):
+    mine = asked.requests()[number::world]
+    for lm in models(run, asked, answerer, journal):
         lm.generate_until(mine)
 
 
-def score(run: Run, found: Suite, journal: Journal) -> dict[str, Any]:
+def score(run: Run, asked: Suite, journal: Journal) -> dict[str, Any]:
     """Metrics of every setting and task, by lmms-eval; what each sample got is in `scores.jsonl`.
 
     setting -> method, keep, tasks -> metric -> value; missing -> task -> why it has no numbers
     """
-    made: dict[str, Any] = {}
+    scored: dict[str, Any] = {}
     lines: list[str] = []
-    for lm in models(run, found, None, journal):
+    for lm in models(run, asked, None, journal):
         scores: dict[str, dict[str, float]] = {}
         missing: dict[str, str] = {}
-        for name, tree in found.trees.items():
+        for name, tree in asked.trees.items():
             try:
-                whole = _evaluated(run, lm, tree)
-                scores[name] = metrics(whole, name)
-                lines += sample_lines(whole, lm.setting, found.numbers)
+                evaluated = _evaluated(run, lm, tree)
+                scores[name] = metrics(evaluated, name)
+                lines += sample_lines(evaluated, lm.setting, asked.numbers)
             except (
                 Exception
             ) as error:  # answers are on disk, other tasks have their numbers: this one is a hole, with its reason
-                told = " ".join(str(error).split())
-                scores[name], missing[name] = {}, f"{type(error).__name__}: {told}"
-        made[str(lm.setting)] = {
+                reason = " ".join(str(error).split())
+                scores[name], missing[name] = {}, f"{type(error).__name__}: {reason}"
+        scored[str(lm.setting)] = {
             "method": lm.setting.method,
             "keep": lm.setting.keep,
             "tasks": scores,
@@ -94,7 +94,7 @@ def score(run: Run, found: Suite, journal: Journal) -> dict[str, Any]:
         }
     if lines:
         (run.out / "scores.jsonl").write_text("\n".join(lines) + "\n")
-    return made
+    return scored
 
 
 def _evaluated(run: Run, lm: Any, tree: dict[Any, Any]) -> Any:

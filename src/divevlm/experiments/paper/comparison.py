@@ -19,7 +19,7 @@ class Comparison:
     rows: list[dict[str, Any]]
     names: dict[str, str]
     budgets: dict[Budget, Budget]
-    found: dict[str, Any]
+    run: dict[str, Any]  # its results
     full: bool
 
     def relative(self, method: str, budget: Budget) -> float | None:
@@ -30,18 +30,18 @@ class Comparison:
 
     def pairs(self) -> list[dict[str, Any]]:
         """Each measured row with the paper's."""
-        made = []
+        pairs = []
         for row in self.rows:
             method, budget = self.names.get(row["method"]), self.budgets.get(row["keep"])
             if method is None or budget is None or (method != VANILLA and not budget):
                 continue
             printed = self.recipe.row(method, budget)
             beside = {"scores": printed.scores, "average": printed.average, **printed.extra}
-            made.append({"printed_as": method, "budget": budget, "printed": beside, **row})
-        return sorted(made, key=lambda row: -(row["budget"] or float("inf")))
+            pairs.append({"printed_as": method, "budget": budget, "printed": beside, **row})
+        return sorted(pairs, key=lambda row: -(row["budget"] or float("inf")))
 
     def result(self) -> dict[str, Any]:
-        return {**self.found, "rows": self.pairs(), "missing": reasons(self.rows)}
+        return {**self.run, "rows": self.pairs(), "missing": reasons(self.rows)}
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Full scale: each column printed and measured. Embedded: the averages side by side, then the embedded tasks."""
@@ -51,7 +51,7 @@ class Comparison:
         head += [text for task in tasks for text in ((f"{task} printed", task) if self.full else (task,))]
         speeds = THROUGHPUT in self.recipe.settings.get("extra", [])
         if speeds:
-            of = self.found.get("throughput_of", "not measured")
+            of = self.run.get("throughput_of", "not measured")
             head += ["throughput printed, x vanilla", f"measured ({of}, nothing shared)", "samples/s"]
         lines = []
         for row in pairs:
@@ -76,13 +76,13 @@ def number(value: float | None, digits: int) -> str:
     return "" if value is None else f"{value:.{digits}f}"
 
 
-def full_scores(found: dict[str, Any], of: Recipe) -> list[dict[str, Any]]:
+def full_scores(result: dict[str, Any], of: Recipe) -> list[dict[str, Any]]:
     """lmms-eval's metrics as the paper's columns, one row a setting; None where one is missing, and under "missing" why."""
     known = benchmarks()
     other = of.settings.get("metrics", {})  # than the benchmark's usual ones
     rows: list[dict[str, Any]] = []
     full: dict[str, float] | None = None
-    for entry in found.get("benchmarks", {}).values():
+    for entry in result.get("benchmarks", {}).values():
         scores: dict[str, float | None] = {}
         missing: dict[str, str] = {}
         for column in of.benchmarks:
@@ -103,5 +103,5 @@ def full_scores(found: dict[str, Any], of: Recipe) -> list[dict[str, Any]]:
 
 def reasons(rows: list[dict[str, Any]]) -> list[str]:
     """Why cells are empty, each reason once."""
-    found = (f"{column}: {why}" for row in rows for column, why in row.get("missing", {}).items())
-    return list(dict.fromkeys(found))
+    texts = (f"{column}: {why}" for row in rows for column, why in row.get("missing", {}).items())
+    return list(dict.fromkeys(texts))

@@ -44,29 +44,29 @@ def _misfit(
 def averages(of: Recipe) -> list[Misfit]:
     """Printed averages that the printed cells can't give."""
     steps, full = dict(zip(of.columns, of.settings["steps"], strict=True)), of.vanilla.scores
-    found = []
+    checked = []
     for row in of.rows:
         assert row.average is not None
         slack = sum(_ratio_slack(row.scores[c], full[c], steps[c]) for c in full) / len(full)
-        found.append(_misfit(of, row, "average", row.average, of.average(row), slack, of.settings["average_step"]))
-    return [one for one in found if one is not None]
+        checked.append(_misfit(of, row, "average", row.average, of.average(row), slack, of.settings["average_step"]))
+    return [one for one in checked if one is not None]
 
 
 def cells(of: Recipe) -> list[Misfit]:
     """Printed percentages of a cell that its own raw score can't give."""
     steps, full = dict(zip(of.columns, of.settings["steps"], strict=True)), of.vanilla.scores
-    found = []
+    checked = []
     for row in of.rows:
         for column, percent in row.relative.items():
             slack = _ratio_slack(row.scores[column], full[column], steps[column])
             computed = 100 * row.scores[column] / full[column]
-            found.append(_misfit(of, row, column, percent, computed, slack, 0.1))
-    return [one for one in found if one is not None]
+            checked.append(_misfit(of, row, column, percent, computed, slack, 0.1))
+    return [one for one in checked if one is not None]
 
 
 def summary(of: Recipe) -> list[Misfit]:
     """Entries of the summary that differ from the averages of the tables they summarise by more than rounding."""
-    found = []
+    checked = []
     for row in of.rows:
         for column, (name, budget) in zip(of.columns, of.settings["sources"], strict=True):
             source = recipe(name)
@@ -74,8 +74,8 @@ def summary(of: Recipe) -> list[Misfit]:
             assert average is not None
             slack = step / 2 if step < of.settings["average_step"] else 0.0  # the table itself was rounded
             misfit = _misfit(of, row, column, row.scores[column], average, slack, of.settings["average_step"])
-            found.append(misfit)
-    return [one for one in found if one is not None]
+            checked.append(misfit)
+    return [one for one in checked if one is not None]
 
 
 def misfits(of: Recipe) -> list[Misfit]:

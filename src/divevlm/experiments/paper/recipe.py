@@ -53,13 +53,13 @@ class Recipe:
     @property
     def budgets(self) -> list[Budget]:
         """Those of the rows, in their order, or of the sweep that a figure shows."""
-        found = list(dict.fromkeys(row.budget for row in self.rows if row.budget))
-        return found or list(self.settings.get("budgets", []))
+        budgets = list(dict.fromkeys(row.budget for row in self.rows if row.budget))
+        return budgets or list(self.settings.get("budgets", []))
 
     def row(self, method: str, budget: Budget) -> Row:
-        found = [row for row in self.rows if row.method == method and row.budget == budget]
-        require(len(found) == 1, "method and budget", (method, budget), f"a row of {self.name}")
-        return found[0]
+        rows = [row for row in self.rows if row.method == method and row.budget == budget]
+        require(len(rows) == 1, "method and budget", (method, budget), f"a row of {self.name}")
+        return rows[0]
 
     @property
     def vanilla(self) -> Row:

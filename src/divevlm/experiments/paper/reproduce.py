@@ -106,16 +106,16 @@ def scores(of: Recipe, order: Order) -> Comparison:
     names = {of.run_as(method, order.full): method for method in others}
     budgets = {budget if order.full else of.scaled(budget): budget for budget in of.budgets}
     run = order.run(of, tuple(names), tuple(budgets))
-    found = evaluate(run)
-    made = full_scores(found, of) if order.full else found["rows"]
+    result = evaluate(run)
+    rows = full_scores(result, of) if order.full else result["rows"]
     if THROUGHPUT in of.settings.get("extra", []):
         from divevlm.experiments.paper.efficiency import throughput
 
-        speeds, found["throughput_of"] = throughput(run, found, of.name)
-        for row in made:
+        speeds, result["throughput_of"] = throughput(run, result, of.name)
+        for row in rows:
             speed, whole = speeds.get(Setting(row["method"], row["keep"])), speeds.get(Setting("vanilla", 0))
             row |= {"samples_per_second": speed, "throughput": speed / whole if speed and whole else None}
-    return Comparison(of, made, names | {"vanilla": VANILLA}, {**budgets, 0: 0}, dict(found), order.full)
+    return Comparison(of, rows, names | {"vanilla": VANILLA}, {**budgets, 0: 0}, dict(result), order.full)
 
 
 def _scores(of: Recipe, order: Order) -> tuple[dict[str, Any], Table]:
@@ -126,14 +126,14 @@ def _scores(of: Recipe, order: Order) -> tuple[dict[str, Any], Table]:
 def _summary(of: Recipe, order: Order) -> tuple[dict[str, Any], Table]:
     """The tables it summarises, each run as its own recipe, then their averages."""
     sources = {name: None for name, _ in of.settings["sources"]}
-    found: dict[str, Comparison] = {}
+    tables: dict[str, Comparison] = {}
     for name in sources:
         one = recipe(name)
-        found[name] = scores(one, replace(order, out=order.out / (name if order.full else "embedded")))
+        tables[name] = scores(one, replace(order, out=order.out / (name if order.full else "embedded")))
     rows: list[dict[str, Any]] = []
     for row in of.rows:
         for column, (name, budget) in zip(of.columns, of.settings["sources"], strict=True):
-            value = found[name].relative(row.method, budget)
+            value = tables[name].relative(row.method, budget)
             rows.append({"method": row.method, "column": column, "printed": row.scores[column], "measured": value})
     head = ["column", *(f"{row.method} {what}" for row in of.rows for what in ("printed", "measured"))]
     lines = []
