@@ -148,4 +148,4 @@ def example_page(model: Any, processor: Any, example: dict[str, Any]) -> str:
         max_new_tokens=6,
         name="tiny-llava",
     )
-    return page(asked)
+    return page(asked, sample.answer)
