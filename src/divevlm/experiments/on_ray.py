@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from divevlm.core.rule import require
 from divevlm.experiments.answering import Answerer
@@ -78,18 +78,22 @@ def ray_sweep(run: Run, journal: Journal, items: Sequence[Item], suite: Suite | 
         numbers = iter(range(len(items)))
         batches = [[next(numbers) for _ in some] for some in sweep_batches(items, run.batch)]
         found = work(run, journal, [(item.task, item.sample) for item in items], batches)
-        spread(Asks, run, journal, found)
+        spread(Asks, run, run.workers, journal, found, questions_of(found))
     if suite is not None:
         from divevlm.experiments import lmms_requests
 
         asked = suite.requests()
         places = [lmms_requests.place(one, suite.numbers) for one in asked]
         found = work(run, journal, places, lmms_requests.batches(asked, run.batch))
-        spread(Benchmarks, run, journal, found)
+        spread(Benchmarks, run, run.workers, journal, found, questions_of(found))
 
 
-def spread(kind: type[Asks], run: Run, journal: Journal, found: list[list[tuple[int, list[int]]]]) -> None:
-    """One row a batch, to actors of this kind."""
+def questions_of(found: list[list[tuple[int, list[int]]]]) -> int:
+    return sum(len(wanted) for todo in found for _, wanted in todo)
+
+
+def spread(kind: Any, given: Any, workers: int, journal: Journal, found: Sequence[Any], total: int) -> None:
+    """One item a batch, to actors of this kind, each made with what is given. total: records that will come back"""
     if not found:
         return
     try:
@@ -99,12 +103,12 @@ def spread(kind: type[Asks], run: Run, journal: Journal, found: list[list[tuple[
     from divevlm.experiments.runner import bar
 
     ray.init(ignore_reinit_error=True)
-    gpus = gpus_each(run.workers, ray.cluster_resources().get("GPU", 0))
+    gpus = gpus_each(workers, ray.cluster_resources().get("GPU", 0))
     rows = [{"todo": json.dumps(todo)} for todo in found]
     data = ray.data.from_items(rows, override_num_blocks=len(rows)).flat_map(
-        kind, fn_constructor_args=(run,), concurrency=run.workers, num_gpus=gpus
+        kind, fn_constructor_args=(given,), concurrency=workers, num_gpus=gpus
     )
-    with bar(sum(len(wanted) for todo in found for _, wanted in todo)) as tick:
+    with bar(total) as tick:
         for row in data.iter_rows():
             journal.add([json.loads(row["record"])])
             tick(1, "ray")
