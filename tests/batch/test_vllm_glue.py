@@ -32,6 +32,8 @@ class StandInLLM:
     made: list["StandInLLM"] = []  # noqa: RUF012
 
     def __init__(self, **options):
+        if options.get("max_model_len") == 0:
+            raise RuntimeError("Engine core initialization failed.\nSee above")
         self.options, self.calls = options, []
         self.made.append(self)
 
@@ -112,6 +114,12 @@ def test_a_dead_engine_fails_no_row(there, tmp_path):
     with pytest.raises(ValueError, match="the engine died at line 3, start again to go on: EngineDeadError"):
         run(replace(there, input=write(tmp_path / "rows.jsonl", rows), batch=2))
     assert len((there.out / "samples.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_vllm_that_does_not_start_is_told_in_one_line(there):
+    told = "--model must be one that vLLM starts with, got '.*': RuntimeError: Engine core initialization failed. See above"
+    with pytest.raises(ValueError, match=told):
+        run(replace(there, llm={"max_model_len": 0}))
 
 
 def test_a_budget_of_its_own_is_an_error_where_nothing_is_pruned(there, tmp_path):

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from divevlm.batch.engine import Engine
+from divevlm.batch.engine import Engine, told
 from divevlm.core.rule import require
 from divevlm.experiments.journal import Record
 from divevlm.experiments.loading import config_of
@@ -52,7 +52,10 @@ class Vllm(Engine):
         where = config.name_or_path  # of an embedded model: its folder
         self.processor = processor_of(where)
         given = {"model": where, "dtype": job.dtype or "auto", **vllm_options(job.model, job.method, job.keep)}
-        self.llm = vllm.LLM(**given | job.llm)
+        try:
+            self.llm = vllm.LLM(**given | job.llm)
+        except Exception as error:  # a process of vLLM's own that does not start tells it by any exception
+            raise ValueError(f"--model must be one that vLLM starts with, got {job.model!r}: {told(error)}") from None
         self.marks = set(FAMILIES.get(config.model_type)().token_ids(config).values())
 
     def answers(self, items: Sequence[Item], keep: int | float | None, length: int) -> list[Record]:

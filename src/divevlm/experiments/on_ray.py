@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -109,9 +109,18 @@ def spread(kind: Any, given: Any, workers: int, journal: Journal, found: Sequenc
         kind, fn_constructor_args=(given,), concurrency=workers, num_gpus=gpus
     )
     with bar(total) as tick:
-        for row in data.iter_rows():
+        for row in _handed_over(data):
             journal.add([json.loads(row["record"])])
             tick(1, "ray")
+
+
+def _handed_over(data: Any) -> Iterator[Row]:
+    """Rows as they come; an actor's error ends in the line that says what is wrong."""
+    try:
+        yield from data.iter_rows()
+    except Exception as error:  # Ray wraps what an actor raises in several ways
+        last = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        raise ValueError(f"engine ray: an actor failed: {last}") from None
 
 
 def gpus_each(workers: int, there: float) -> float:
