@@ -9,6 +9,7 @@ import pytest
 
 from divevlm.batch.run import run
 from divevlm.batch.with_vllm import Vllm, vllm_options
+from divevlm.experiments.tasks import Item
 from divevlm.viz.media import Clip
 
 from .conftest import answers, questions, write
@@ -101,10 +102,12 @@ def test_vllm_is_told_the_method_and_the_budget(there):
 
 def test_a_prompt_that_vllm_refuses_fails_alone(there, tmp_path):
     rows = questions(tmp_path, 5)
+    rows[1] |= {"question": "An <image> of its own"}
     rows[3] |= {"question": "This is too long"}
     found = run(replace(there, input=write(tmp_path / "rows.jsonl", rows)))
     assert [(one["line"], one["error"]) for one in found["rows"] if one["error"]] == [
-        (4, "The decoder prompt is too long")
+        (2, "question must be without <image>, which stand for pictures, got 'An <image> of its own'"),
+        (4, "The decoder prompt is too long"),
     ]
 
 
@@ -134,9 +137,8 @@ def test_a_budget_of_its_own_is_an_error_where_nothing_is_pruned(there, tmp_path
 
 def test_videos_go_with_what_was_taken_of_them(there):
     clip = Clip(np.zeros((2, 8, 8, 3), np.uint8), [0, 5], 10, 5.0)
-    asked = SimpleNamespace(
-        draw=lambda: [clip], turns=[{"role": "user", "content": [{"type": "text", "text": "Who?"}]}]
-    )
+    turns = [{"role": "user", "content": [{"type": "text", "text": "Who?"}]}]
+    asked = Item("batch", "1", "Who?", "", lambda: [clip], turns)
     given = Vllm(there)._prompt(asked)["multi_modal_data"]
     assert list(given) == ["video"]
     ((frames, about),) = given["video"]

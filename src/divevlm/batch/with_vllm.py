@@ -56,7 +56,7 @@ class Vllm(Engine):
             self.llm = vllm.LLM(**given | job.llm)
         except Exception as error:  # a process of vLLM's own that does not start tells it by any exception
             raise ValueError(f"--model must be one that vLLM starts with, got {job.model!r}: {told(error)}") from None
-        self.marks = set(FAMILIES.get(config.model_type)().token_ids(config).values())
+        self.marks = sorted(FAMILIES.get(config.model_type)().token_ids(config).values())
 
     def answers(self, items: Sequence[Item], keep: int | float | None, length: int) -> list[Record]:
         prunes = parse(self.job.method)[0] != VANILLA
@@ -83,6 +83,8 @@ class Vllm(Engine):
 
     def _prompt(self, item: Item) -> dict[str, Any]:
         media = item.draw()
+        strange = [mark for mark in self.processor.tokenizer.convert_ids_to_tokens(self.marks) if mark in item.text]
+        require(not strange, "question", item.text, f"without {', '.join(strange)}, which stand for pictures")
         text = self.processor.apply_chat_template(turns(item, media), add_generation_prompt=True, tokenize=False)
         clips = [(one.frames, one.metadata) for one in media if isinstance(one, Clip)]
         images = [one for one in media if not isinstance(one, Clip)]
