@@ -25,10 +25,16 @@ class EngineDeadError(Exception):
 class SamplingParams:
     temperature: float
     max_tokens: int
+    detokenize: bool
+
+
+def said(prompt):
+    """Tokens of an answer that tells which prompt it belongs to."""
+    return [40 + len(prompt["prompt"]) % 50, *[41] * len(prompt["multi_modal_data"]["image"])]
 
 
 class StandInLLM:
-    """Answers with the prompt itself; refuses some prompts."""
+    """Says something about each prompt; refuses some."""
 
     made: list["StandInLLM"] = []  # noqa: RUF012
 
@@ -44,13 +50,8 @@ class StandInLLM:
             raise ValueError("The decoder prompt is too long")
         if any("dies" in prompt["prompt"] for prompt in prompts):
             raise EngineDeadError("EngineCore encountered an issue")
-        mark = self.options["mark"]
-        return [
-            SimpleNamespace(
-                outputs=[SimpleNamespace(text=f" {p['prompt']} ")], prompt_token_ids=[9999, *[mark] * VISUAL]
-            )
-            for p in prompts
-        ]
+        tokens = [9999, *[self.options["mark"]] * VISUAL]
+        return [SimpleNamespace(outputs=[SimpleNamespace(token_ids=said(p))], prompt_token_ids=tokens) for p in prompts]
 
 
 @pytest.fixture
@@ -76,13 +77,14 @@ def test_the_prompts_are_those_of_the_chat_template_with_their_pictures(there, e
     assert first[0]["prompt"] == wanted
     assert [len(prompt["multi_modal_data"]["image"]) for prompt in [*first, *second]] == [1, 1, 2]
     assert first[0]["multi_modal_data"]["image"][0].size == (90, 60)
-    assert (own, longer) == (SamplingParams(0, 24), SamplingParams(0, 9))
+    assert (own, longer) == (SamplingParams(0, 24, False), SamplingParams(0, 9, False))
     assert "mm_processor_kwargs" not in first[0]
     assert second[0]["mm_processor_kwargs"] == {"dive_keep": 7}
     begin = engine.answerer.processor.tokenizer.bos_token
     assert more["tokenization_kwargs"] == {"add_special_tokens": not (begin and wanted.startswith(begin))}
     found = answers(there.out)
-    assert [one["answer"] for one in found] == [prompt["prompt"].strip() for prompt in [*first, *second]]
+    decode = engine.answerer.processor.tokenizer.decode
+    assert [one["answer"] for one in found] == [decode(said(prompt)).strip() for prompt in [*first, *second]]
     assert {(one["kept"], one["visual"], one["error"]) for one in found} == {(VISUAL, None, None)}
 
 

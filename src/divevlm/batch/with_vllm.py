@@ -67,14 +67,16 @@ class Vllm(Engine):
         start = time.perf_counter()
         made = self.llm.generate(
             prompts,
-            self.params(temperature=0, max_tokens=length),
+            self.params(
+                temperature=0, max_tokens=length, detokenize=False
+            ),  # it would hold back a torn letter at the end
             use_tqdm=False,
             tokenization_kwargs={"add_special_tokens": not written},
         )
         share = (time.perf_counter() - start) / len(items)
         return [
             {
-                "answer": one.outputs[0].text.strip(),
+                "answer": self.processor.tokenizer.decode(one.outputs[0].token_ids, skip_special_tokens=True).strip(),
                 "kept": sum(token in self.marks for token in one.prompt_token_ids),
                 "seconds": share,
             }
