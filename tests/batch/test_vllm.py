@@ -8,9 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-pytest.importorskip("vllm")
-checkpoints = pytest.importorskip("tests.serve.vllm.checkpoints")
-
 from divevlm.batch.engine import Local
 from divevlm.batch.run import run
 
@@ -26,6 +23,8 @@ QUIET = {
 
 
 def test_a_file_on_vllm(job, tmp_path):
+    pytest.importorskip("vllm")
+    checkpoints = pytest.importorskip("tests.serve.vllm.checkpoints")
     rows = questions(tmp_path, 12)
     rows[3] |= {"keep": 7}
     rows[5] |= {"image": ["5.png", "6.png"]}
