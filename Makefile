@@ -34,7 +34,7 @@ test-oldest: $(OLDEST)/.ready
 	$(OLDEST)/bin/pytest -n auto tests/engine -W ignore::DeprecationWarning -W ignore::FutureWarning
 
 test-eval: $(EVAL)/.ready
-	PYTHONPATH=tests/experiments/lmms/site OMP_NUM_THREADS=1 $(EVAL)/bin/pytest tests/experiments/lmms -W ignore
+	PYTHONPATH=tests/experiments/lmms/site OMP_NUM_THREADS=1 $(EVAL)/bin/pytest tests/experiments/lmms tests/batch/test_ray.py -W ignore
 
 # the documentation as a site, in dist/site; a broken link fails
 docs: $(DOCS)/.ready
