@@ -64,7 +64,7 @@ def test_a_shard_says_what_is_left(command, tmp_path):
         (["--method", "dvie"], "did you mean 'dive'?"),
         (["--keep", "17"], "keep must be at most 16, the visual tokens of an image, for dive, got 17"),
         (["--model", "./nowhere"], "model must be an embedded one"),
-        (["--device", "cuda:99"], "--device must be one that is there, got 'cuda:99'"),
+        (["--device", "cuda:99"], "device must be one that is there, got 'cuda:99'"),
     ],
 )
 def test_wrong_values_are_told_in_one_line_before_anything_is_asked(command, tmp_path, arguments, message):
