@@ -6,6 +6,7 @@ BIN := .venv/bin
 SETUP := .venv/.ready
 OLDEST := .venv-oldest
 EVAL := .venv-eval
+DOCS := .venv-docs
 INSTALL := -m pip install --quiet --disable-pip-version-check
 
 ACCURACY = $(BIN)/divevlm bench accuracy --n 400
@@ -13,7 +14,7 @@ ACCURACY = $(BIN)/divevlm bench accuracy --n 400
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 # test-fast: what to run while you write; `pytest -m matrix` and `-m lab` are the rest of test.
-.PHONY: demo test test-fast browser test-oldest test-eval lint format bench results seeds clean
+.PHONY: demo test test-fast browser test-oldest test-eval docs lint format bench results seeds clean
 
 demo: $(SETUP)
 	$(BIN)/divevlm demo
@@ -33,7 +34,11 @@ test-oldest: $(OLDEST)/.ready
 	$(OLDEST)/bin/pytest -n auto tests/engine -W ignore::DeprecationWarning -W ignore::FutureWarning
 
 test-eval: $(EVAL)/.ready
-	PYTHONPATH=tests/experiments/lmms/site OMP_NUM_THREADS=1 $(EVAL)/bin/pytest tests/experiments/lmms -W ignore
+	PYTHONPATH=tests/experiments/lmms/site OMP_NUM_THREADS=1 $(EVAL)/bin/pytest tests/experiments/lmms tests/batch/test_ray.py -W ignore
+
+# the documentation as a site, in dist/site; a broken link fails
+docs: $(DOCS)/.ready
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict
 
 lint: $(SETUP)
 	$(BIN)/ruff format --check .
@@ -85,6 +90,11 @@ $(EVAL)/.ready: pyproject.toml tiny/pyproject.toml constraints-eval.txt
 	$(EVAL)/bin/python $(INSTALL) --constraint constraints-eval.txt --editable ./tiny --editable '.[eval,ray,plot]' 'pytest>=8' decord
 	touch $@
 
+$(DOCS)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python $(INSTALL) 'mkdocs-material>=9.5' 'mkdocstrings[python]>=1.0'
+	touch $@
+
 %/.ready: pyproject.toml tiny/pyproject.toml constraints.txt constraints-oldest.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "divevlm needs Python 3.11 or later: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $*
@@ -92,5 +102,5 @@ $(EVAL)/.ready: pyproject.toml tiny/pyproject.toml constraints-eval.txt
 	touch $@
 
 clean:
-	rm -rf .venv $(OLDEST) $(EVAL) dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv $(OLDEST) $(EVAL) $(DOCS) dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find src tiny training tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -88,6 +88,15 @@ def test_smaller_images_have_whole_rows_and_columns():
     assert [plan.details["grid"] for plan in plans("downsample")] == [[13, 14], [11, 11], [8, 8]]
 
 
+def test_methods_that_work_in_the_tower_are_refused_where_they_cannot():
+    assert divevlm.plan("tome", LlavaNextConfig(), keep=64).final == 64  # merges at the entry
+    for method in ("downsample", "tome:where=tower"):
+        with pytest.raises(
+            ValueError, match=f"^method must be one that works outside .*, got '{method.split(':')[0]}'"
+        ):
+            divevlm.plan(method, LlavaNextConfig(), keep=64)
+
+
 def test_methods_before_the_language_model_have_one_count_everywhere():
     for match in ("final", "layer-mean"):
         plan = divevlm.plan("scope", keep=64, match=match)

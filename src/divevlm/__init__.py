@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from divevlm.methods.each import BeforeLLM, Each, ranked
     from divevlm.models import FAMILIES
     from divevlm.models.base import Family, Heads, View, Visual
+    from divevlm.models.places import Place
     from divevlm.planning import plan
 
 __version__ = "0.1.0.dev0"
@@ -29,14 +30,15 @@ _MODULES = {  # imported when a name is first used: torch and transformers take 
     "divevlm.methods.each": ("BeforeLLM", "Each", "ranked"),
     "divevlm.models": ("FAMILIES",),
     "divevlm.models.base": ("Family", "Heads", "View", "Visual"),
+    "divevlm.models.places": ("Place",),
     "divevlm.planning": ("plan",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
-    "DIVE", "FAMILIES", "METHODS", "BeforeLLM", "Budget", "Each", "Family", "Heads", "Method", "Needs", "Rows",
-    "Selection", "Selections", "Session", "Signals",
-    "View", "Vision", "Visual", "__version__", "attach", "plan", "prune", "ranked", "select",
+    "DIVE", "FAMILIES", "METHODS", "BeforeLLM", "Budget", "Each", "Family", "Heads", "Method", "Needs", "Place",
+    "Rows", "Selection", "Selections", "Session", "Signals", "View", "Vision", "Visual",
+    "__version__", "attach", "plan", "prune", "ranked", "select",
 ]  # fmt: skip
 
 

@@ -22,7 +22,8 @@ VANILLA = "vanilla"
 class ModelShape:
     """Of a model and its input. Default: LLaVA-1.5-7B with one image and 64 text tokens.
 
-    kv: heads of keys by heads of queries; cut: before which block a method cuts that does not say so itself
+    kv: heads of keys by heads of queries; cut: before which block a method cuts that does not say so itself; plain: patches
+    are the visual tokens, one each
     """
 
     tokens: int = 576
@@ -33,6 +34,7 @@ class ModelShape:
     views: int = 1
     kv: float = 1.0
     cut: int = 2
+    plain: bool = True
 
     def __post_init__(self) -> None:
         for name in ("tokens", "layers", "width", "mlp", "views"):
@@ -48,7 +50,7 @@ class ModelShape:
     @classmethod
     def of(cls, model: Any, **given: int | None) -> ModelShape:
         """Of a model, its config, or a path or name that transformers can load a config from. given: fields that go first."""
-        own = {name: value for name, value in given.items() if value is not None}
+        own: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         if model is None:
             return cls(**own)
         from divevlm.loading import config_of
@@ -68,6 +70,7 @@ class ModelShape:
             "mlp": text.intermediate_size,
             "kv": (getattr(text, "num_key_value_heads", None) or heads) / heads,
             "cut": family.default_layer,
+            "plain": family.plain,
         }
         if views := family.usual_views(config):
             shape |= {"views": len(views), "tokens": sum(views)}
@@ -189,6 +192,8 @@ def plan(
         if issubclass(METHODS.get(name), Staged) and "match" not in settings:
             options = {"match": match, **options}
     ready = method_of(method, keep, options)
+    possible = shape.plain or not ready.in_tower(plain=False)
+    require(possible, "method", ready.name, "one that works outside the vision tower, for this model")
     require(ready.budget.energy is None, "keep", ready.budget, "a count or a share")
     wanted = ready.budget.tokens(shape.tokens)
     cuts = ready.blocks(shape.layers, min(shape.cut, shape.layers - 1))

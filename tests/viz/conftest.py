@@ -83,7 +83,7 @@ class Opened:
     def __exit__(self, *_):
         self.context.close()
 
-    def pixels(self, selector="#stage-a canvas"):
+    def pixels(self, selector="#stage-a > canvas"):
         return self.page.eval_on_selector(selector, "canvas => canvas.toDataURL()")
 
     def step(self, number):
@@ -99,3 +99,12 @@ def opened(browser):
         return Opened(browser, path, **context)
 
     return open_page
+
+
+def click_token(shown, token, columns=24, rows=24, box=(1 / 6, 0, 2 / 3, 1)):
+    """In the middle of a cell: a picture of 3 x 2 of which the model sees the square in the middle."""
+    canvas = shown.page.locator("#stage-a > canvas")
+    size = canvas.bounding_box()
+    x = box[0] + box[2] * (token % columns + 0.5) / columns
+    y = box[1] + box[3] * (token // columns + 0.5) / rows
+    canvas.click(position={"x": x * size["width"], "y": y * size["height"]})

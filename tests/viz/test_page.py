@@ -6,24 +6,15 @@ import pytest
 from playwright.sync_api import expect
 
 from divevlm.viz import ask, page, settings
-from tests.viz.conftest import EVIL
+from tests.viz.conftest import EVIL, click_token
 from tests.zoo import build, picture
-
-
-def click_token(shown, token, columns=24, rows=24, box=(1 / 6, 0, 2 / 3, 1)):
-    """In the middle of a cell: a picture of 3 x 2 of which the model sees the square in the middle."""
-    canvas = shown.page.locator("#stage-a canvas")
-    size = canvas.bounding_box()
-    x = box[0] + box[2] * (token % columns + 0.5) / columns
-    y = box[1] + box[3] * (token // columns + 0.5) / rows
-    canvas.click(position={"x": x * size["width"], "y": y * size["height"]})
 
 
 def test_loads_from_a_file_alone_and_in_peace(opened, image_page):
     with opened(image_page) as shown:
         assert shown.text("h1") == "What is this?"
         shown.step(5)
-        shown.page.locator("#compare").check()
+        shown.page.locator("#compare").uncheck()
         outside = [url for url in shown.requests if not url.startswith(("file:", "data:"))]
         assert (shown.problems, outside) == ([], [])
         assert [url for url in shown.requests if url.startswith("file:")] == [image_page.as_uri()]
@@ -51,17 +42,17 @@ def test_the_slider_walks_through_the_picks(opened, image_page, asked_image):
 
 def test_every_map_looks_different(opened, image_page):
     with opened(image_page) as shown:
-        shown.page.locator("#compare").check()
         shown.step(10)
         seen = set()
-        for kind in ("scores", "energy", "alignment", "explained", "difference", "none"):
+        for kind in ("kept", "scores", "energy", "alignment", "explained", "difference", "none"):
             shown.page.locator("#map").select_option(kind)
             seen.add(shown.pixels())
-        assert len(seen) == 6
+        assert len(seen) == 7
 
 
 def test_play_goes_on_by_itself(opened, image_page):
     with opened(image_page) as shown:
+        shown.step(1)
         shown.page.locator("#play").click()
         expect(shown.page.locator("#told")).to_contain_text(re.compile(r"Step ([3-9]|\d\d) of 64"))
         shown.page.locator("#play").click()
@@ -74,6 +65,7 @@ def test_a_click_says_why(opened, image_page, asked_image):
     third = sample.order[2]
     never = next(token for token in range(576) if token not in sample.kept)
     with opened(image_page) as shown:
+        shown.page.locator("#compare").uncheck()
         shown.step(3)
         click_token(shown, third)
         why = shown.text("#why-text")
@@ -88,7 +80,10 @@ def test_a_click_says_why(opened, image_page, asked_image):
         explained = 1 - float(trace.energy[2, never] / trace.energy[0, never])
         told = float(re.search(r"explain ([\d.]+) % of its energy", why)[1])
         assert told == pytest.approx(100 * explained, abs=1.5)
-        assert shown.page.locator("#why-charts svg").count() == 2
+        assert shown.page.locator("#why-text svg .title").all_text_contents() == [
+            f"Token {never} under dive 64: score",
+            f"Token {never} under dive 64: energy, alignment",
+        ]
 
 
 def test_words_lose_what_the_pick_explains(opened, image_page, asked_image):
@@ -115,6 +110,7 @@ def test_settings_can_be_switched(opened, image_page, asked_image):
         assert f"picks token {order[1]} " in shown.text("#told")
         shown.page.locator("#eta-a").select_option("1")  # lambda 0 with eta 1 was not run: the nearest one is
         assert shown.page.locator("#lam-a").input_value() == "1.5"
+        shown.page.locator("#compare").uncheck()
         shown.page.locator("#method-a").select_option("visionzip")
         assert "no steps to walk" in shown.text("#told")
         assert not shown.page.locator("#step").is_visible()
@@ -122,10 +118,11 @@ def test_settings_can_be_switched(opened, image_page, asked_image):
 
 def test_two_methods_side_by_side(opened, image_page, asked_image):
     with opened(image_page) as shown:
+        shown.page.locator("#compare").uncheck()
         assert not shown.page.locator("#stage-b").is_visible()
         shown.page.locator("#compare").check()
         shown.page.locator("#method-b").select_option("random")
-        assert shown.page.locator("#stage-b canvas").is_visible()
+        assert shown.page.locator("#stage-b > canvas").is_visible()
         assert "random 64: keeps 64 of 576" in shown.text("#stage-b figcaption")
         kept = set(next(a for a in asked_image.answers if a.label == "random 64").report.samples[0].kept)
         click_token(shown, min(kept))
@@ -134,7 +131,8 @@ def test_two_methods_side_by_side(opened, image_page, asked_image):
 
 def test_the_keyboard_is_enough(opened, image_page):
     with opened(image_page) as shown:
-        canvas = shown.page.locator("#stage-a canvas")
+        canvas = shown.page.locator("#stage-a > canvas")
+        shown.page.locator("#compare").uncheck()
         canvas.focus()
         for key in ("ArrowDown", "ArrowRight", "ArrowRight", "Enter"):
             canvas.press(key)
@@ -218,7 +216,7 @@ def test_methods_without_steps_and_budgets_above_everything(opened, tmp_path):
             assert ("keeps all 16 tokens" in shown.text("#told")) == (methods == ["dive"])
             assert not shown.page.locator(".steps button, .steps input").filter(visible=True).count()
             shown.page.locator("#map").select_option("difference")
-            shown.page.locator("#stage-a canvas").click()
+            shown.page.locator("#stage-a > canvas").click()
             assert re.search(r"is (kept|dropped)", shown.text("#why-text"))
             assert shown.problems == []
 
@@ -242,7 +240,7 @@ def test_the_smaller_budget_is_walked_where_the_larger_keeps_everything(opened, 
         assert shown.text("#told").startswith("dive 99 keeps all 16 tokens: there is nothing to choose")
         assert not shown.page.locator(".steps button, .steps input").filter(visible=True).count()
         assert shown.page.locator("#play").get_attribute("aria-pressed") == "false"
-        shown.page.locator("#stage-a canvas").click()
+        shown.page.locator("#stage-a > canvas").click()
         assert "is kept. The budget is enough for all 16 tokens." in shown.text("#why-text")
         shown.page.locator("#compare").check()  # beside it stands one that can be walked
         shown.page.locator("#keep-b").select_option("4")
@@ -259,7 +257,7 @@ def test_a_smaller_budget_shows_its_own_steps_only(opened, image_page, asked_ima
         shown.step(16)
         click_token(shown, order[40])
         assert "is not among the 16 picks" in shown.text("#why-text")
-        labels = shown.page.locator("#why-charts svg text").all_text_contents()
+        labels = shown.page.locator("#why-text svg text").all_text_contents()
         assert "16" in labels
         assert not {"41", "64"} & set(labels)
 

@@ -14,6 +14,7 @@ COMMANDS = (
     "demo",
     "run",
     "explore",
+    "batch",
     "bench",
     "eval",
     "reproduce",
@@ -29,6 +30,7 @@ EXAMPLES = """examples:
   divevlm demo                                              the embedded model: no download
   divevlm run photo.jpg "What is on the table?" --model llava-hf/llava-1.5-7b-hf --keep 64 --compare fastv,random
   divevlm explore photo.jpg "What is on the table?" --model PATH -o page.html
+  divevlm batch rows.jsonl --out DIR --model PATH           a file of questions; goes on where it was stopped
   divevlm plan all --keep 64                                what each method keeps in every block
   divevlm check llava-hf/llava-1.5-7b-hf                    does pruning work on your checkpoint and card?
   divevlm doctor                                            is everything in order here?

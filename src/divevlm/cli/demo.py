@@ -151,4 +151,4 @@ def example_page(model: Any, processor: Any, example: dict[str, Any]) -> str:
 
     runs = settings(["dive", "dive-no-update", "fastv", "random"], [64, 16], [0.0, 3.0], [0.4, 1.0])
     sample = example["sample"]
-    return page(ask_about(model, processor, sample, [("all tokens", None), *runs]))
+    return page(ask_about(model, processor, sample, [("all tokens", None), *runs]), sample.answer)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from divevlm.checks import require
 from divevlm.experiments.answering import Answerer
@@ -78,18 +78,22 @@ def ray_sweep(run: Run, journal: Journal, items: Sequence[Item], suite: Suite | 
         numbers = iter(range(len(items)))
         batches = [[next(numbers) for _ in some] for some in sweep_batches(items, run.batch)]
         todo = work(run, journal, [(item.task, item.sample) for item in items], batches)
-        spread(Asks, run, journal, todo)
+        spread(Asks, run, run.workers, journal, todo, questions_of(todo))
     if suite is not None:
         from divevlm.experiments.lmms import requests as lmms_requests
 
         asked = suite.requests()
         places = [lmms_requests.place(one, suite.numbers) for one in asked]
         todo = work(run, journal, places, lmms_requests.batches(asked, run.batch))
-        spread(Benchmarks, run, journal, todo)
+        spread(Benchmarks, run, run.workers, journal, todo, questions_of(todo))
 
 
-def spread(kind: type[Asks], run: Run, journal: Journal, todo: list[list[tuple[int, list[int]]]]) -> None:
-    """One row a batch, to actors of this kind."""
+def questions_of(batches: list[list[tuple[int, list[int]]]]) -> int:
+    return sum(len(wanted) for some in batches for _, wanted in some)
+
+
+def spread(kind: Any, given: Any, workers: int, journal: Journal, todo: Sequence[Any], total: int) -> None:
+    """One item a batch, to actors of this kind, each made with what is given. total: records that will come back"""
     if not todo:
         return
     try:
@@ -99,15 +103,24 @@ def spread(kind: type[Asks], run: Run, journal: Journal, todo: list[list[tuple[i
     from divevlm.experiments.runner import bar
 
     ray.init(ignore_reinit_error=True)
-    gpus = gpus_each(run.workers, ray.cluster_resources().get("GPU", 0))
-    rows = [{"todo": json.dumps(of_batch)} for of_batch in todo]
+    gpus = gpus_each(workers, ray.cluster_resources().get("GPU", 0))
+    rows = [{"todo": json.dumps(some)} for some in todo]
     data = ray.data.from_items(rows, override_num_blocks=len(rows)).flat_map(
-        kind, fn_constructor_args=(run,), concurrency=run.workers, num_gpus=gpus
+        kind, fn_constructor_args=(given,), concurrency=workers, num_gpus=gpus
     )
-    with bar(sum(len(wanted) for of_batch in todo for _, wanted in of_batch)) as tick:
-        for row in data.iter_rows():
+    with bar(total) as tick:
+        for row in _handed_over(data):
             journal.add([json.loads(row["record"])])
             tick(1, "ray")
+
+
+def _handed_over(data: Any) -> Iterator[Row]:
+    """Rows as they come; an actor's error ends in the line that says what is wrong."""
+    try:
+        yield from data.iter_rows()
+    except Exception as error:  # Ray wraps what an actor raises in several ways
+        last = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        raise ValueError(f"engine ray: an actor failed: {last}") from None
 
 
 def gpus_each(workers: int, there: float) -> float:

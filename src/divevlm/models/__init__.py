@@ -1,4 +1,4 @@
-"""One adapter a family: where things are in its models, nothing else."""
+"""One class a family, which owns what is known of it; nothing else knows families by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a family adapter says: where things are in its models, and what each visual token shows."""
+"""What a family says: where things are in its models, what each visual token shows, what its processor wants."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from divevlm.methods.dive import DIVE
 from divevlm.viz.asking import Comparison
 from divevlm.viz.pack import pack
 
-SCRIPTS = ("data.js", "draw.js", "explain.js", "pointer.js", "answers.js", "page.js")
+SCRIPTS = ("data.js", "draw.js", "explain.js", "pointer.js", "answers.js", "course.js", "page.js")
 
 
 def settings(
@@ -37,9 +37,12 @@ def settings(
                 yield f"{name} {keep}{suffix}", method_of(name, keep, change | traced)
 
 
-def page(comparison: Comparison) -> str:
-    """The HTML text. Whatever stands in the question, the answers or file names is shown as text, never run."""
-    return page_of(pack(comparison))
+def page(comparison: Comparison, gold: str | None = None) -> str:
+    """The HTML text. gold: the right answer, where it is known.
+
+    Whatever stands in the question, the answers or file names is shown as text, never run.
+    """
+    return page_of(pack(comparison, gold))
 
 
 def page_of(data: dict[str, Any]) -> str:

@@ -21,7 +21,7 @@ PICTURES = 600_000  # for all its pictures
 SIDE = 672  # pixels of a picture's longer side, at most
 
 
-def pack(comparison: Comparison) -> dict[str, Any]:
+def pack(comparison: Comparison, gold: str | None = None) -> dict[str, Any]:
     """Everything that the page shows. Settings whose picks are the first picks of another one share its maps."""
     runs = [answer for answer in comparison.answers if answer.report is not None]
     traced = longest([answer for answer in runs if _traces(answer)])
@@ -29,6 +29,7 @@ def pack(comparison: Comparison) -> dict[str, Any]:
     return {
         "version": __version__,
         "question": comparison.question,
+        "gold": gold,
         "model": comparison.model,
         "family": comparison.family,
         "visual": comparison.visual,
@@ -126,8 +127,16 @@ def _maps(trace: Trace, tokens: list[int], order: list[int], limit: int) -> dict
         "alignment": _bytes(trace.alignment.cpu()[steps]),
         "energy": _bytes(energy[steps]),
         "explained": _bytes((energy[:-1] - energy[1:])[steps].clamp_min(0)),
+        "left": _shares(energy),
+        "open": _shares(trace.query_energy.cpu()),
         "words": _bytes(trace.query_energy.cpu().clamp_min(0).sqrt()),
     }
+
+
+def _shares(energy: Tensor) -> list[float]:
+    """Of all energy before the first pick, what is left after each. energy: [picks + 1, rows]"""
+    totals = energy.sum(dim=1)
+    return [round(share, 4) for share in (totals / totals[0].clamp_min(1e-12)).tolist()]
 
 
 def kept_steps(trace: Trace, limit: int) -> list[int]:

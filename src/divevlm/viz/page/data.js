@@ -19,7 +19,7 @@ function decoded(packed) {
 function openTrace(packed) {
   if (!packed) return null;
   const tokens = packed.tokens.flatMap(([first, count]) => Array.from({ length: count }, (_, i) => first + i));
-  const trace = { tokens, order: packed.order, steps: packed.steps, column: new Map(tokens.map((token, i) => [token, i])) };
+  const trace = { tokens, order: packed.order, steps: packed.steps, column: new Map(tokens.map((token, i) => [token, i])), left: packed.left, open: packed.open };
   for (const name of ["scores", "alignment", "energy", "explained", "words"]) trace[name] = decoded(packed[name]);
   trace.row = (step) => {
     let row = 0;

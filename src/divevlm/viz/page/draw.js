@@ -26,11 +26,12 @@ function fit(canvas, panel, longer) {
   return canvas.getContext("2d");
 }
 
-// The value of each token on the map, and the largest one of the whole map.
+// The value of each token on a map, and the largest one of the whole map; null where there is none.
 function mapOf(run, step, kind) {
+  if (!run.traces || !["scores", "energy", "alignment", "explained"].includes(kind)) return null;
   const values = new Map();
   let top = 0;
-  for (const trace of run.traces ?? []) {
+  for (const trace of run.traces) {
     if (!trace) continue;
     const row = trace.row(Math.min(step, trace.order.length) - 1);
     trace.tokens.forEach((token, column) => values.set(token, trace[kind].at(row, column)));
@@ -46,15 +47,16 @@ function drawStage(canvas, panelNumber, run, step, { kind, opacity, cursor, chos
   const shown = [...place].filter(([, at]) => at.panel === panelNumber);
   dimOutside(context, panel, width, height);
   const rectangle = ([left, top, wide, high]) => [left * width, top * height, wide * width, high * height];
-  const map = kind === "difference" || kind === "none" ? null : mapOf(run, step, kind);
+  const map = mapOf(run, step, kind);
+  const kept = (token) => (run.traces ? earlier.has(token) || now.includes(token) : run.keptSet.has(token));
   for (const [token, { box }] of shown) {
-    const fill = cellFill(token, map, run, other, kind, opacity);
+    const fill = kind === "difference" ? difference(token, run, other, opacity) : cellFill(token, map, kept(token), kind, opacity);
     if (fill) { context.fillStyle = fill; context.fillRect(...rectangle(box)); }
   }
   for (const [token, { box }] of shown) {
     const [x, y, w, h] = rectangle(box);
-    if (!map && kind === "difference") continue;
-    if (!run.traces ? run.keptSet.has(token) : earlier.has(token)) outline(context, [x, y, w, h], "white", 2);
+    if (kind === "difference") continue;
+    if (kind !== "kept" && (run.traces ? earlier.has(token) : run.keptSet.has(token))) outline(context, [x, y, w, h], "white", 2);
     if (run.traces && earlier.has(token)) number(context, earlier.get(token), x, y, w, h);
   }
   for (const [token, { box }] of shown) {
@@ -64,15 +66,16 @@ function drawStage(canvas, panelNumber, run, step, { kind, opacity, cursor, chos
   }
 }
 
-function cellFill(token, map, run, other, kind, opacity) {
-  if (kind === "difference") {
-    const mine = run.keptSet.has(token), theirs = other ? other.keptSet.has(token) : false;
-    if (!mine && !theirs) return `rgba(0, 0, 0, ${0.6 * opacity})`;
-    return rgba(mine && theirs ? WHITE : mine ? ORANGE : BLUE, 0.35 + 0.65 * opacity);
-  }
-  if (!run.traces) return run.keptSet.has(token) ? null : `rgba(0, 0, 0, ${0.85 * opacity})`;
-  if (!map || !map.values.has(token)) return null;
-  return rgba(colour(map.top ? map.values.get(token) / map.top : 0), opacity);
+function difference(token, run, other, opacity) {
+  const mine = run.keptSet.has(token), theirs = other ? other.keptSet.has(token) : false;
+  if (!mine && !theirs) return `rgba(0, 0, 0, ${0.6 * opacity})`;
+  return rgba(mine && theirs ? WHITE : mine ? ORANGE : BLUE, 0.35 + 0.65 * opacity);
+}
+
+function cellFill(token, map, kept, kind, opacity) {
+  if (kind === "none") return null;
+  if (kind === "kept" || !map) return kept ? null : `rgba(12, 14, 18, ${0.35 + 0.6 * opacity})`;
+  return map.values.has(token) ? rgba(colour(map.top ? map.values.get(token) / map.top : 0), opacity) : null;
 }
 
 // What the model does not see of a picture (cropped away).

@@ -24,16 +24,16 @@ function reasons(run, step, token) {
   const frozen = trace.steps.length === 1 && order.length > 1;
   const told = frozen ? Math.min(last, order.length) : trace.steps[at] + 1, winner = order[told - 1];
   const values = (which) => `score ${which.score.toPrecision(3)} (energy ${which.energy.toPrecision(3)}, alignment ${which.alignment.toPrecision(3)})`;
-  const look = (index) => ({ score: trace.scores.at(at, index), energy: trace.energy.at(at, index), alignment: trace.alignment.at(at, index) });
-  const mine = look(column), lines = [];
-  if (picked >= 0) lines.push(`${name} is picked at step ${picked + 1}.`);
+  const valuesAt = (index) => ({ score: trace.scores.at(at, index), energy: trace.energy.at(at, index), alignment: trace.alignment.at(at, index) });
+  const mine = valuesAt(column), lines = [];
+  if (picked >= 0) lines.push(`${name} is ${last > picked ? "picked" : "not picked yet: it will be"} at step ${picked + 1}.`);
   else lines.push(`${name} is not among the ${order.length} picks.`);
   if (token === winner) lines.push(`At step ${told} nobody has more: ${values(mine)}.`);
   else {
     let ahead = 0;
     const gone = new Set(order.slice(0, told - 1)); // in a frozen map picked tokens keep their scores
     trace.tokens.forEach((other, index) => { if (!gone.has(other) && trace.scores.at(at, index) > mine.score) ahead++; });
-    lines.push(`At step ${told} it has ${values(mine)}; ${named(winner)} has ${values(look(trace.column.get(winner)))} and is picked. ${ahead} ${ahead === 1 ? "token is" : "tokens are"} ahead of it.`);
+    lines.push(`At step ${told} it has ${values(mine)}; ${named(winner)} has ${values(valuesAt(trace.column.get(winner)))} and is picked. ${ahead} ${ahead === 1 ? "token is" : "tokens are"} ahead of it.`);
   }
   const start = trace.energy.at(0, column), left = mine.energy;
   if (!frozen && start > 0) {
@@ -48,8 +48,8 @@ function reasons(run, step, token) {
   return lines;
 }
 
-function chart(title, series, steps, now) {
-  const space = "http://www.w3.org/2000/svg", width = 360, height = 150, left = 36, base = 122;
+function chart(title, series, steps, now, { width = 330, start = "step 1", end = "" } = {}) {
+  const space = "http://www.w3.org/2000/svg", height = 166, left = 36, base = 138, head = 40;
   const svg = document.createElementNS(space, "svg");
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
   svg.setAttribute("role", "img");
@@ -62,20 +62,20 @@ function chart(title, series, steps, now) {
     if (text !== undefined) element.textContent = text;
     svg.append(element);
   };
-  const x = (step) => left + ((width - left - 8) * step) / last, y = (value) => base - (base - 24) * (value / top);
-  add("path", { class: "axis", fill: "none", d: `M${left} 24V${base}H${width - 8}` });
-  add("text", { x: left - 4, y: 30, "text-anchor": "end" }, top.toPrecision(2));
+  const x = (step) => left + ((width - left - 8) * step) / last, y = (value) => base - (base - head) * (value / top);
+  add("text", { class: "title", x: 0, y: 11 }, title);
+  add("path", { class: "axis", fill: "none", d: `M${left} ${head}V${base}H${width - 8}` });
+  add("text", { x: left - 4, y: head + 6, "text-anchor": "end" }, top.toPrecision(2));
   add("text", { x: left - 4, y: base, "text-anchor": "end" }, "0");
-  add("text", { x: left, y: base + 14 }, "step 1");
-  add("text", { x: width - 8, y: base + 14, "text-anchor": "end" }, String(last + 1));
-  add("line", { class: "now", x1: x(now), x2: x(now), y1: 24, y2: base });
+  add("text", { x: left, y: base + 14 }, start);
+  add("text", { x: width - 8, y: base + 14, "text-anchor": "end" }, end || String(last + 1));
+  add("line", { class: "now", x1: x(now), x2: x(now), y1: head, y2: base });
   series.forEach(({ name, values }, i) => {
     add("polyline", { class: `line ${i ? "two" : "one"}`, points: values.map((value, j) => `${x(steps[j]).toFixed(1)},${y(value).toFixed(1)}`).join(" ") });
-    add("text", { class: `label-${i ? "two" : "one"}`, x: left + i * 170, y: 14 }, `${i ? "- - " : "— "}${name}`);
+    add("text", { class: `label-${i ? "two" : "one"}`, x: i * (width / 2), y: 28 }, `${i ? "- - " : "— "}${name}`);
   });
-  const figure = make("figure");
-  figure.append(svg);
-  return figure;
+  const step = (share) => Math.min(last, Math.max(0, Math.round(((share * width - left) * last) / (width - left - 8))));
+  return { svg, step };
 }
 
 function charts(run, step, token) {
@@ -88,8 +88,8 @@ function charts(run, step, token) {
   if (rows.length < 2) return [];
   const winners = rows.map((row) => trace.scores.max(row)), now = Math.min(step - 1, steps[steps.length - 1]);
   return [
-    chart("Score", [{ name: "its score", values: rows.map((row) => trace.scores.at(row, column)) }, { name: "score of the pick", values: winners }], steps, now),
-    chart("Energy and alignment", [{ name: "its energy", values: rows.map((row) => trace.energy.at(row, column)) }, { name: "its alignment", values: rows.map((row) => trace.alignment.at(row, column)) }], steps, now),
+    chart(`Token ${token} under ${run.label}: score`, [{ name: "its score", values: rows.map((row) => trace.scores.at(row, column)) }, { name: "score of the pick", values: winners }], steps, now).svg,
+    chart(`Token ${token} under ${run.label}: energy, alignment`, [{ name: "its energy", values: rows.map((row) => trace.energy.at(row, column)) }, { name: "its alignment", values: rows.map((row) => trace.alignment.at(row, column)) }], steps, now).svg,
   ];
 }
 

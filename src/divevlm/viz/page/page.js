@@ -2,29 +2,25 @@
 
 const $ = (id) => document.getElementById(id);
 const first = runs.find((run) => run.traces) ?? runs[0];
-const state = { a: first, b: runs.find((run) => run.method !== first.method) ?? first, compare: false, step: 1, panel: 0, token: null, cursor: null, timer: null };
+const beside = runs.find((run) => run.method !== first.method && run.keep === first.keep) ?? runs.find((run) => run.method !== first.method);
+const state = { a: first, b: beside ?? first, compare: Boolean(beside), step: first.steps, panel: 0, token: null, cursor: null, timer: null };
 
-const FIELDS = [["method", "Method"], ["keep", "Tokens kept"], ["lam", "\u03bb (prompt)"], ["eta", "\u03b7 (feedback)"]];
+const FIELDS = [["method", "Method"], ["keep", "Tokens"], ["lam", "\u03bb prompt"], ["eta", "\u03b7 feedback"]];
 
 function buildSide(side) {
-  const box = $(`side-${side}`), triple = make("div", undefined, "triple");
   for (const [field, title] of FIELDS) {
-    const label = make("label", title), select = make("select");
+    const cell = make("div"), label = make("label", title), select = make("select");
     select.id = `${field}-${side}`;
     label.htmlFor = select.id;
     select.addEventListener("change", () => {
+      const atEnd = state.step === walked().steps;
       const value = field === "method" ? select.value : select.value === "" ? null : Number(select.value);
       state[side] = nearest(state[side], field, value);
-      show();
+      goTo(atEnd ? walked().steps : state.step);
     });
-    if (field === "method") box.append(label, select);
-    else {
-      const cell = make("div");
-      cell.append(label, select);
-      triple.append(cell);
-    }
+    cell.append(label, select);
+    $(`side-${side}`).append(cell);
   }
-  box.append(triple);
 }
 
 function fillSide(side) {
@@ -38,8 +34,8 @@ function fillSide(side) {
       return option;
     }));
     select.disabled = values.length < 2;
+    select.parentElement.hidden = values.length < 2 && (field === "lam" || field === "eta");
   }
-  for (const part of [...$(`side-${side}`).children].slice(1)) part.hidden = side === "b" && !state.compare;
 }
 
 // The run that the slider walks through: the one shown, or the one beside it if only that has steps.
@@ -54,30 +50,38 @@ function told() {
 
 function caption(run) {
   const merged = run.merges ? " (it merges the others into them)" : "";
-  return `${run.label}: keeps ${run.keep} of ${data.visual}${merged}, answers \u201c${run.answer}\u201d`;
+  return [make("span", `${run.label}: keeps ${run.keep} of ${data.visual}${merged}, answers `), ...verdict(run.answer)];
 }
 
 function drawAll() {
   const options = { kind: $("map").value, opacity: $("opacity").value / 100, cursor: state.cursor, chosen: state.token };
-  const both = state.compare && options.kind !== "difference"; // a difference is one picture
-  $("stage-b").hidden = !both;
-  document.querySelector(".stages").classList.toggle("two", both);
-  const sides = both ? [["a", state.a, state.b], ["b", state.b, state.a]] : [["a", state.a, state.compare ? state.b : null]];
-  for (const [side, run, other] of sides) {
-    const canvas = $(`stage-${side}`).querySelector("canvas"), step = Math.min(state.step, run.steps);
-    drawStage(canvas, state.panel, run, step, { ...options, other });
+  $("stage-b").hidden = !state.compare;
+  document.querySelector(".stages").classList.toggle("two", state.compare);
+  for (const [side, run, other] of [["a", state.a, state.b], ["b", state.b, state.a]].slice(0, state.compare ? 2 : 1)) {
+    const figure = $(`stage-${side}`), canvas = figure.querySelector("canvas"), step = Math.min(state.step, run.steps);
+    drawStage(canvas, state.panel, run, step, { ...options, other: state.compare ? other : null });
     canvas.setAttribute("role", "application");
     canvas.setAttribute("aria-label", `${data.panels[state.panel].label} under ${run.label}. Arrow keys move over the tokens, Enter explains one.`);
-    $(`stage-${side}`).querySelector("figcaption").textContent = caption(run);
+    figure.querySelector("figcaption").replaceChildren(...caption(run));
+    legend(figure.querySelector(".legend"), run, step, options.kind);
   }
-  legend(options.kind);
 }
 
-function legend(kind) {
-  const difference = kind === "difference", map = difference || kind === "none" || !walked().traces ? null : mapOf(walked(), state.step, kind);
-  $("scale").hidden = !map;
-  $("low").textContent = map ? "0" : difference ? `orange: only ${state.a.label}; blue: only ${state.compare ? state.b.label : "the other (choose one to compare with)"}; white: both` : "";
-  $("high").textContent = map ? map.top.toPrecision(3) : "";
+function legend(line, run, step, kind) {
+  const map = mapOf(run, step, kind), swatch = (name, text) => { const item = make("span", text); item.prepend(make("span", undefined, `swatch ${name}`)); return item; };
+  const items = [];
+  if (map) {
+    const scale = make("canvas");
+    [scale.width, scale.height] = [120, 10];
+    scale.setAttribute("aria-hidden", "true");
+    drawScale(scale);
+    items.push(make("span", `${$("map").selectedOptions[0].textContent}: 0`), scale, make("span", map.top.toPrecision(3)));
+  } else if (kind === "difference") {
+    const other = run === state.a ? state.b : state.a;
+    items.push(swatch("only-a", `only ${run.label}`), ...(state.compare ? [swatch("only-b", `only ${other.label}`), swatch("bright", "both")] : []));
+  } else if (kind !== "none") items.push(swatch("bright", "kept"), swatch("dim", "dropped"));
+  if (kind !== "difference" && run.traces) items.push(swatch("newest", "this pick"));
+  line.replaceChildren(...items);
 }
 
 function showStrip() {
@@ -92,13 +96,15 @@ function showStrip() {
 }
 
 function showWhy() {
-  $("why-hint").hidden = state.token !== null;
-  const sides = state.token === null ? [] : state.compare ? [state.a, state.b] : [state.a];
+  const open = state.token !== null, sides = !open ? [] : state.compare ? [state.a, state.b] : [state.a];
+  $("why-hint").hidden = open;
+  $("close").hidden = !open;
+  $("why").classList.toggle("open", open);
+  document.body.classList.toggle("explains", open);
   $("why-text").replaceChildren(...sides.flatMap((run) => {
     const lines = reasons(run, state.step, state.token).map((line) => make("p", line));
-    return state.compare ? [make("h3", run.label), ...lines] : lines;
+    return [...(state.compare ? [make("h3", run.label)] : []), ...lines, ...charts(run, state.step, state.token)];
   }));
-  $("why-charts").replaceChildren(...sides.flatMap((run) => charts(run, state.step, state.token)));
 }
 
 function show() {
@@ -114,13 +120,16 @@ function show() {
   $("told").textContent = told();
   $("step").setAttribute("aria-valuetext", told());
   [...$("answers").querySelectorAll("tr[data-run]")].forEach((row) => {
-    if (Number(row.dataset.run) === state.a.number) row.setAttribute("aria-current", "true");
+    if ([state.a, ...(state.compare ? [state.b] : [])].some((run) => run.number === Number(row.dataset.run))) row.setAttribute("aria-current", "true");
     else row.removeAttribute("aria-current");
   });
   drawAll();
   showStrip();
+  $("compare").checked = state.compare;
+  showCourse(run, state.step);
   showWords($("words"), run, state.step);
   showWhy();
+  toAddress();
 }
 
 function goTo(step) {
@@ -143,10 +152,8 @@ function build() {
   $("about").textContent = `${data.model} (${data.family}), ${data.visual} visual tokens, divevlm ${data.version}`;
   const notes = [make("span", undefined, "key"), " still unresolved, ", make("span", undefined, "key drop"), " explained by this pick (norm of the residual of each prompt token)"];
   $("words-note").replaceChildren(...notes);
-  $("settings").open = innerWidth > 600;
   buildSide("a");
   buildSide("b");
-  drawScale($("scale"));
   answersTable();
   data.panels.forEach((panel, number) => {
     const button = make("button");
@@ -160,10 +167,16 @@ function build() {
   $("on").addEventListener("click", () => goTo(state.step + 1));
   $("play").addEventListener("click", () => { if (!state.timer && state.step === walked().steps) goTo(1); play(!state.timer); });
   $("compare").addEventListener("change", () => { state.compare = $("compare").checked; show(); });
-  for (const id of ["map", "opacity"]) $(id).addEventListener("input", drawAll);
+  for (const id of ["map", "opacity"]) $(id).addEventListener("input", () => { drawAll(); toAddress(); });
+  $("close").addEventListener("click", () => { state.token = null; show(); });
+  addEventListener("hashchange", () => { fromAddress(); show(); });
   for (const side of ["a", "b"]) {
     const canvas = $(`stage-${side}`).querySelector("canvas");
-    canvas.addEventListener("click", (event) => { state.token = tokenAt(canvas, event); state.cursor = null; show(); });
+    canvas.addEventListener("click", (event) => {
+      [state.token, state.cursor] = [tokenAt(canvas, event), null];
+      show();
+      if (state.token !== null && innerWidth <= 900) scrollBy({ top: canvas.getBoundingClientRect().top - 120 }); // above the explanation
+    });
     canvas.addEventListener("keydown", (event) => {
       if (event.key.startsWith("Arrow")) state.cursor = moved(state.cursor, event.key);
       else if (event.key === "Enter" || event.key === " ") state.token = state.cursor;
@@ -177,4 +190,5 @@ function build() {
 }
 
 build();
+fromAddress();
 loadPictures().then(() => { show(); document.body.dataset.ready = "yes"; });
