@@ -17,6 +17,7 @@ COMMANDS = (
     "eval",
     "reproduce",
     "analyze",
+    "serve",
     "methods",
     "models",
     "plan",
