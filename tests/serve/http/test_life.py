@@ -1,0 +1,60 @@
+"""The command from its start to its end."""
+
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+from openai import APIConnectionError, OpenAI
+
+from tests.serve.http.conftest import turn
+from tests.serve.http.process import Process
+from tests.zoo import picture
+
+
+def test_sigterm_answers_what_is_here_and_takes_nothing_new(folder):
+    """Six requests: one is running, the others wait. Each is answered; the process ends well."""
+    with (
+        Process(folder, "--keep", "6") as process,
+        OpenAI(base_url=f"{process.url}/v1", api_key="none", max_retries=0) as client,
+        ThreadPoolExecutor(6) as pool,
+    ):
+        assert process.first.startswith("small at http://127.0.0.1:")
+
+        def ask(number):
+            messages = [turn(f"question {number}", picture(number, 40, 40))]
+            return client.chat.completions.create(model="small", messages=messages, max_tokens=400)
+
+        asked = [pool.submit(ask, number) for number in range(6)]
+        while "divevlm_waiting 5.0" not in httpx.get(f"{process.url}/metrics").text:
+            assert not any(one.done() for one in asked), "the test is too slow to see them wait"
+        process.run.send_signal(signal.SIGTERM)
+        assert [one.result().usage.completion_tokens for one in asked] == [400] * 6
+        with pytest.raises(APIConnectionError):
+            ask(7)
+        assert process.run.wait(60) == 0
+        assert process.run.stdout.read() == "drained\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--host", "0.0.0.0"], "--host must be of this machine (127.0.0.1) without a token, got '0.0.0.0'"),
+        (["--queue", "-1"], "queue must be a number of at least 0, got -1"),
+        (["--method", "dove"], "did you mean 'dive'?"),
+        (["--method", "dive:layer=99"], "layer must be a block number from 0 to 3"),
+        (["--token-file", "no/such/file"], "no/such/file"),
+        (["--model", "no/such/model"], "no/such/model"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_wrong_option_is_one_line(folder, options, told):
+    command = [sys.executable, "-m", "divevlm.cli", "serve", "--device", "cpu", "--model", str(folder), *options]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"HF_HUB_OFFLINE": "1"})
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert len([line for line in done.stderr.splitlines() if line.startswith("divevlm: ")]) == 1
+    assert "Traceback" not in done.stderr
