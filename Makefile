@@ -84,7 +84,7 @@ $(EVAL)/.ready: pyproject.toml constraints-eval.txt
 %/.ready: pyproject.toml constraints.txt constraints-oldest.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "divevlm needs Python 3.11 or later: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $*
-	$*/bin/python $(INSTALL) --constraint $(if $(filter $(OLDEST),$*),constraints-oldest.txt,constraints.txt) --editable '.[dev,cli,fast,triton,plot,video]'
+	$*/bin/python $(INSTALL) --constraint $(if $(filter $(OLDEST),$*),constraints-oldest.txt,constraints.txt) --editable '.[dev,cli,fast,triton,plot,video,serve]'
 	touch $@
 
 clean:

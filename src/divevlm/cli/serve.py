@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from divevlm.cli.errors import at_least
 from divevlm.cli.loading import DTYPES, check_device, embedded_folder, keep, quiet
 
 EXAMPLES = """examples:
@@ -56,7 +57,8 @@ def run(options: argparse.Namespace) -> None:
         options.max_prompt_tokens, options.max_new_tokens,
     )  # fmt: skip
     secret = token(options.token_file)
-    check(options.host, secret)
+    check(options.host, options.port, secret)
+    at_least("--drain", options.drain, 1)
     if options.device != "auto":
         check_device(options.device)
     source, name = (str(embedded_folder()), "tiny-llava") if options.model is None else (options.model, None)

@@ -41,6 +41,8 @@ def test_sigterm_answers_what_is_here_and_takes_nothing_new(folder):
     ("options", "told"),
     [
         (["--host", "0.0.0.0"], "--host must be of this machine (127.0.0.1) without a token, got '0.0.0.0'"),
+        (["--port", "70000"], "--port must be from 0 to 65535, got 70000"),
+        (["--drain", "nan"], "--drain must be"),
         (["--queue", "-1"], "queue must be a number of at least 0, got -1"),
         (["--method", "dove"], "did you mean 'dive'?"),
         (["--method", "dive:layer=99"], "layer must be a block number from 0 to 3"),
@@ -54,3 +56,9 @@ def test_a_wrong_option_is_one_line(folder, options, told, capsys, monkeypatch):
     assert main(["serve", "--device", "cpu", "--model", str(folder), *options]) == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("divevlm: ")]
     assert told in line
+
+
+def test_a_port_that_is_taken_is_one_line(folder, small, capsys):
+    options = ["--model", str(folder), "--device", "cpu", "--port", str(small.port)]
+    assert main(["serve", *options]) == 2
+    assert "in use" in capsys.readouterr().err

@@ -200,14 +200,14 @@ def test_settings_that_do_not_go_with_the_model(small):
 
 
 def test_other_machines_need_a_token():
-    check("127.0.0.1", None)
-    check("::1", None)
-    check("0.0.0.0", "abc")
+    check("127.0.0.1", 80, None)
+    check("::1", 80, None)
+    check("0.0.0.0", 80, "abc")
     with pytest.raises(ValueError, match="--host must be of this machine .* got '0.0.0.0'"):
-        check("0.0.0.0", None)
+        check("0.0.0.0", 80, None)
     for token in ("", " a", "a\nb", "ä"):
         with pytest.raises(ValueError, match="the token must be one line"):
-            check("127.0.0.1", token)
+            check("127.0.0.1", 80, token)
 
 
 def test_limits_and_methods_of_a_deployment_are_checked():

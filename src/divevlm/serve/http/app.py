@@ -20,7 +20,7 @@ from divevlm.serve.http.explore import explore
 from divevlm.serve.http.limits import RequestError
 
 OPEN = ("/", "/health")  # hold nothing of the model or of anybody's request
-LOOPBACK = ("localhost", "127.0.0.1")
+LOOPBACK = ("localhost", "127.0.0.1", "::1", "[::1]")
 
 
 class Token:
@@ -40,8 +40,8 @@ class Token:
         await self.app(scope, receive, send)
 
 
-def build(desk: Desk, token: str | None = None, loopback: bool = True) -> Starlette:
-    """loopback: only for names of this machine, so that other sites can't borrow a browser's way in"""
+def build(desk: Desk, token: str | None = None) -> Starlette:
+    """Without a token, only under names of this machine: other sites can't borrow a browser's way in."""
     front = (files("divevlm.serve.http") / "front.html").read_text(encoding="utf-8")
 
     async def home(request: Request) -> Response:
@@ -72,7 +72,6 @@ def build(desk: Desk, token: str | None = None, loopback: bool = True) -> Starle
         Route("/v1/chat/completions", desk.endpoint(desk.complete), methods=["POST"]),
         Route("/explore", desk.endpoint(partial(explore, desk)), methods=["POST"]),
     ]
-    guards = [Middleware(Token, token=token)] if token is not None else []
-    if loopback:
-        guards.insert(0, Middleware(TrustedHostMiddleware, allowed_hosts=list(LOOPBACK)))
-    return Starlette(routes=routes, middleware=guards, exception_handlers={HTTPException: refused})
+    names = Middleware(TrustedHostMiddleware, allowed_hosts=list(LOOPBACK))
+    guard = names if token is None else Middleware(Token, token=token)
+    return Starlette(routes=routes, middleware=[guard], exception_handlers={HTTPException: refused})

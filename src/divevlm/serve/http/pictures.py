@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 from collections.abc import Collection
@@ -49,6 +50,7 @@ async def _fetched(url: str, hosts: Collection[str], limits: Limits) -> bytes:
             raise _refused(f"a data URL or an address on {', '.join(sorted(hosts))}, got {url!r:.80}")
         found = bytearray()
         async with (
+            asyncio.timeout(limits.seconds),
             httpx.AsyncClient(follow_redirects=False, timeout=limits.seconds) as client,
             client.stream("GET", address) as response,
         ):
@@ -58,7 +60,7 @@ async def _fetched(url: str, hosts: Collection[str], limits: Limits) -> bytes:
                 found += piece
                 if len(found) > limits.body:
                     raise _refused(f"at most {limits.body} bytes, got more from {asked}")
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, TimeoutError) as error:
         raise _refused(f"reachable, got {type(error).__name__} from {url!r:.80}") from None
     return bytes(found)
 

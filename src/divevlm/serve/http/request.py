@@ -21,7 +21,7 @@ class Text(Part):
 
 class Url(Part):
     url: str
-    detail: Literal["auto", "low", "high"] = "auto"
+    detail: Literal["auto"] = "auto"
 
 
 class Picture(Part):
@@ -32,7 +32,6 @@ class Picture(Part):
 class Message(Part):
     role: Literal["system", "user", "assistant"]
     content: str | list[Annotated[Text | Picture, Field(discriminator="type")]]
-    name: str | None = None
 
 
 class StreamOptions(Part):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import signal
+import socket
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -25,8 +26,10 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def check(host: str, token: str | None) -> None:
+def check(host: str, port: int, token: str | None) -> None:
     """Before a model is loaded."""
+    if not 0 <= port < 2**16:
+        raise ValueError(f"--port must be from 0 to 65535, got {port}")
     if token is not None and not (token.isascii() and token.isprintable() and token.strip() == token != ""):
         raise ValueError("the token must be one line of printable ASCII characters, got something else")
     if token is None and not is_loopback(host):
@@ -50,20 +53,17 @@ def desk_of(
 
 def serve(desk: Desk, host: str, port: int, token: str | None, drain: float, ready: Callable[[str], object]) -> None:
     """Until SIGTERM or SIGINT; what is under way or waits by then is answered, for `drain` seconds at most."""
-    check(host, token)
+    check(host, port, token)
     config = uvicorn.Config(
-        build(desk, token, loopback=is_loopback(host)),
-        host=host, port=port, log_level="warning", access_log=False, server_header=False,
-        timeout_graceful_shutdown=max(1, round(drain)),
+        build(desk, token),
+        log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=max(1, round(drain)),
     )  # fmt: skip
-    server = uvicorn.Server(config)
-    socket = config.bind_socket()
-    socket.listen(config.backlog)  # from now on nobody is turned away
-    shown, bound = socket.getsockname()[:2]
-    ready(f"http://{f'[{shown}]' if ':' in shown else shown}:{bound}")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     before = signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn hands the signal on when all is done
     try:
-        server.run(sockets=[socket])
+        with socket.create_server((host, port), family=family) as bound:
+            shown, number = bound.getsockname()[:2]
+            ready(f"http://{f'[{shown}]' if ':' in shown else shown}:{number}")
+            uvicorn.Server(config).run(sockets=[bound])
     finally:
         signal.signal(signal.SIGTERM, before)
-        socket.close()
