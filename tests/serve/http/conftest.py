@@ -46,7 +46,7 @@ class Running:
         self.server = uvicorn.Server(uvicorn.Config(build(desk, token), log_level="warning"))
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.socket]})
         self.thread.start()
-        self.client = OpenAI(base_url=f"{self.url}/v1", api_key=token or "none", max_retries=0)
+        self.client = OpenAI(base_url=f"{self.url}/v1", api_key=token or "none", max_retries=0, timeout=120)
 
     def ask(self, question, *images, **more):
         return self.client.chat.completions.create(model=NAME, messages=[turn(question, *images)], **more)

@@ -61,9 +61,11 @@ def test_a_bodys_limit(guarded):
     body = b" " * 20_001
     headers = {"Authorization": "Bearer s3cret", "Content-Type": "application/json"}
     url = f"{guarded.url}/v1/chat/completions"
-    assert "20000 bytes, got 20001" in reason(httpx.post(url, content=body, headers=headers), 413)
-    pieces = (b" " * 1000 for _ in range(30))  # of a length that is not told before
+    assert "20000 bytes, got 20001 or more" in reason(httpx.post(url, content=body, headers=headers), 413)
+    assert "20000 bytes" in reason(httpx.post(url, content=b" " * 30_000_000, headers=headers), 413)
+    pieces = (b" " * 100_000 for _ in range(300))  # of a length that is not told before
     assert "20000 bytes" in reason(httpx.post(url, content=pieces, headers=headers), 413)
+    assert "token" in reason(httpx.post(url, content=b" " * 30_000_000), 401)
 
 
 @pytest.mark.parametrize(

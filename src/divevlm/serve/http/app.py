@@ -16,6 +16,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from divevlm.serve.http.chat import Desk
+from divevlm.serve.http.endpoint import Endpoint
 from divevlm.serve.http.explore import explore
 from divevlm.serve.http.limits import RequestError
 
@@ -69,8 +70,8 @@ def build(desk: Desk, token: str | None = None) -> Starlette:
         Route("/health", health),
         Route("/metrics", metrics),
         Route("/v1/models", models),
-        Route("/v1/chat/completions", desk.endpoint(desk.complete), methods=["POST"]),
-        Route("/explore", desk.endpoint(partial(explore, desk)), methods=["POST"]),
+        Route("/v1/chat/completions", Endpoint(desk, desk.complete), methods=["POST"]),
+        Route("/explore", Endpoint(desk, partial(explore, desk)), methods=["POST"]),
     ]
     names = Middleware(TrustedHostMiddleware, allowed_hosts=list(LOOPBACK))
     guard = names if token is None else Middleware(Token, token=token)

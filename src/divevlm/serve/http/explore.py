@@ -13,8 +13,8 @@ from divevlm.methods.dive import DIVE
 from divevlm.models import family_of
 from divevlm.serve.http import pictures
 from divevlm.serve.http.chat import Asked, Desk
+from divevlm.serve.http.generate import Order
 from divevlm.serve.http.limits import RequestError
-from divevlm.serve.http.model import Order
 from divevlm.serve.http.request import Chat, Text
 from divevlm.viz.asking import ask, prepare
 from divevlm.viz.explorer import page
