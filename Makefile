@@ -26,7 +26,7 @@ browser:
 		|| echo 'Chromium could not be installed: name one by CHROMIUM=/path, or the page tests will fail' >&2
 
 test-oldest: $(OLDEST)/.ready
-	$(OLDEST)/bin/pytest -n auto tests/engine -W ignore::DeprecationWarning -W ignore::FutureWarning
+	$(OLDEST)/bin/pytest -n auto tests/engine tests/serve/http/test_chat.py tests/serve/http/test_queue.py -W ignore::DeprecationWarning -W ignore::FutureWarning
 
 test-eval: $(EVAL)/.ready
 	PYTHONPATH=tests/experiments/lmms/site OMP_NUM_THREADS=1 $(EVAL)/bin/pytest tests/experiments/lmms -W ignore
