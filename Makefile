@@ -31,7 +31,7 @@ browser:
 		|| echo 'Chromium could not be installed: name one by CHROMIUM=/path, or the page tests will fail' >&2
 
 test-oldest: $(OLDEST)/.ready
-	$(OLDEST)/bin/pytest -n auto tests/engine -W ignore::DeprecationWarning -W ignore::FutureWarning
+	$(OLDEST)/bin/pytest -n auto tests/engine tests/serve/http/test_chat.py tests/serve/http/test_queue.py -W ignore::DeprecationWarning -W ignore::FutureWarning
 
 test-eval: $(EVAL)/.ready
 	PYTHONPATH=tests/experiments/lmms/site OMP_NUM_THREADS=1 $(EVAL)/bin/pytest tests/experiments/lmms tests/batch/test_ray.py -W ignore
@@ -98,7 +98,7 @@ $(DOCS)/.ready: pyproject.toml
 %/.ready: pyproject.toml tiny/pyproject.toml constraints.txt constraints-oldest.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "divevlm needs Python 3.11 or later: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $*
-	$*/bin/python $(INSTALL) --constraint $(if $(filter $(OLDEST),$*),constraints-oldest.txt,constraints.txt) --editable ./tiny --editable '.[dev,cli,fast,triton,plot,video]'
+	$*/bin/python $(INSTALL) --constraint $(if $(filter $(OLDEST),$*),constraints-oldest.txt,constraints.txt) --editable ./tiny --editable '.[dev,cli,fast,triton,plot,video,serve]'
 	touch $@
 
 clean:

@@ -39,7 +39,7 @@ def config_of(model: str) -> Any:
     """The configuration; no weights are read."""
     from transformers import AutoConfig
 
-    where, options = _where(model)
+    where, options = source_of(model)
     with _in_one_line(model):
         return AutoConfig.from_pretrained(where, **options)
 
@@ -67,7 +67,7 @@ def load(
     dtype = dtype or ("float32" if device.startswith("cpu") else "auto")
     require(dtype in DTYPES, "dtype", dtype, f"one of {', '.join(DTYPES)}")
     check_device(device)
-    where, options = _where(model)
+    where, options = source_of(model)
     quiet()
     from transformers import AutoModelForImageTextToText
 
@@ -114,7 +114,7 @@ def quiet() -> None:
     logging.set_verbosity_error()
 
 
-def _where(model: str) -> tuple[str | Path, dict[str, Any]]:
+def source_of(model: str) -> tuple[str | Path, dict[str, Any]]:
     """What `from_pretrained` takes: a folder or a name, and whether to look in the cache only."""
     name = embedded_name(model)
     if name is None:

@@ -56,23 +56,30 @@ def load(path: str | Path, frames: int = 8) -> Image.Image | Video:
 
 def read_picture(file: Path) -> Image.Image:
     """RGB, turned as its EXIF data say; what is transparent becomes white."""
-    from PIL import Image, ImageOps
+    from PIL import Image
 
     try:
         with Image.open(file) as opened:
-            frames = getattr(opened, "n_frames", 1) if opened.format in ANIMATED else 1
-            if frames > 1:
-                raise ValueError(f"an animation of {frames} frames: save one of them, or all as a video")
-            picture = ImageOps.exif_transpose(opened)
-            if picture.mode.startswith(DEEP):
-                return eight_bits(picture, opened.format or "").convert("RGB")
-            if picture.has_transparency_data:
-                picture = picture.convert("RGBA")
-                white = Image.new("RGBA", picture.size, "white")
-                picture = Image.alpha_composite(white, picture)
-            return picture.convert("RGB")
+            return upright(opened)
     except Exception as error:  # what a decoder finds wrong with a file it tells by any exception
         raise ValueError(f"IMAGE must be a picture or a video, got {str(file)!r}: {_line(error)}") from None
+
+
+def upright(opened: Image.Image) -> Image.Image:
+    """A picture just opened, as RGB: turned as its EXIF data say, on white."""
+    from PIL import Image, ImageOps
+
+    frames = getattr(opened, "n_frames", 1) if opened.format in ANIMATED else 1
+    if frames > 1:
+        raise ValueError(f"an animation of {frames} frames: save one of them, or all as a video")
+    picture = ImageOps.exif_transpose(opened)
+    if picture.mode.startswith(DEEP):
+        return eight_bits(picture, opened.format or "").convert("RGB")
+    if picture.has_transparency_data:
+        picture = picture.convert("RGBA")
+        white = Image.new("RGBA", picture.size, "white")
+        picture = Image.alpha_composite(white, picture)
+    return picture.convert("RGB")
 
 
 def eight_bits(picture: Image.Image, kind: str) -> Image.Image:

@@ -19,6 +19,7 @@ COMMANDS = (
     "eval",
     "reproduce",
     "analyze",
+    "serve",
     "methods",
     "models",
     "plan",

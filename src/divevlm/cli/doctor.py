@@ -20,6 +20,10 @@ PARTS = {  # extra -> what it is made of, what it is for
     "video": (("av",), "videos in run and explore"),
     "eval": (("lmms-eval", "pillow"), "benchmarks: eval --tasks, reproduce --scale full"),
     "ray": (("ray",), "eval --engine ray"),
+    "serve": (
+        ("fastapi", "starlette", "uvicorn", "openai", "prometheus-client"),
+        "serve: an OpenAI-compatible endpoint",
+    ),
 }
 
 

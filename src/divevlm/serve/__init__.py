@@ -1,0 +1,1 @@
+"""Pruned models behind an OpenAI-compatible endpoint."""

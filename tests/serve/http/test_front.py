@@ -1,0 +1,52 @@
+"""The front page in a real Chromium, and the explorer that it shows."""
+
+import httpx
+import pytest
+from playwright.sync_api import expect
+
+from tests.serve.http.conftest import turn
+from tests.viz.conftest import browser  # noqa: F401  (a fixture)
+from tests.zoo import picture
+
+
+@pytest.fixture(scope="module")
+def locked(start):
+    return start(token="s3cret")
+
+
+def test_a_visitor_asks_and_sees_the_tokens_that_were_kept(locked, browser, tmp_path):  # noqa: F811
+    file = tmp_path / "picture.png"
+    picture(4, 80, 60).save(file)
+    context = browser.new_context()
+    page = context.new_page()
+    problems = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.goto(locked.url)
+    page.locator("#picture").set_input_files(file)
+    page.locator("#question").fill("what <b>is</b> this ?")
+    page.locator("#keep").fill("5")
+    page.get_by_role("button", name="Ask").click()
+    expect(page.locator("#told")).to_have_text("Authorization must be the server's token (api_key)")
+    page.locator("#token").fill("s3cret")
+    page.get_by_role("button", name="Ask").click()
+    explorer = page.frame_locator("#explorer")
+    expect(explorer.locator("h1")).to_have_text("what <b>is</b> this ?", timeout=60_000)
+    expect(explorer.locator("#told")).to_contain_text("Step 1 of 5: picks token")
+    context.close()
+    assert problems == []
+
+
+def test_the_explorer_is_for_requests_that_prune_a_picture(small):
+    url = f"{small.url}/explore"
+    for body in (
+        {"messages": [turn("hi")]},
+        {"messages": [turn("hi", picture(1, 30, 30))], "divevlm": {"method": "vanilla"}},
+    ):
+        refused = httpx.post(url, json=body)
+        assert refused.status_code == 400
+        assert "must have a picture and divevlm a method" in refused.json()["error"]["message"]
+    made = httpx.post(
+        url, json={"messages": [turn("hi", picture(1, 30, 30))], "divevlm": {"method": "fastv"}}, timeout=60
+    )
+    assert (made.status_code, made.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert small.ask("hi", picture(1, 30, 30), max_tokens=2).usage.completion_tokens == 2
