@@ -1,0 +1,1 @@
+"""Pruning where models are served."""
