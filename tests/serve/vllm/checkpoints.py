@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from transformers import AutoProcessor
+
 from divevlm.serve.vllm.checkpoint import save
 from tests.zoo.entry import BUILDERS, Entry
 from tests.zoo.weights import randomise
@@ -27,8 +29,10 @@ def build(name: str, layers: int = 4) -> Entry:
 
 
 def saved(name: str, folder: Path) -> Entry:
-    """The model, and its checkpoint in a folder."""
+    """The model, its checkpoint in a folder, and the processor that is loaded from there, as vLLM does it."""
     entry = build(name)
     entry.model.config.dtype = "float32"
     save(entry.model, entry.processor, folder)
-    return entry
+    for path in folder.glob("*processor_config.json"):
+        path.write_text(path.read_text().replace('"Qwen2Frames"', '"Qwen2VLVideoProcessor"'))
+    return Entry(name, entry.model, AutoProcessor.from_pretrained(folder))
