@@ -74,7 +74,9 @@ def measure(load: Load, tick: Callable[..., object] = lambda text, share=None: N
                     tick(f"{name}, {pictures}, round {turn}", 0.3 + 0.7 * sum(map(len, found.values())) / steps)
                     run = one_round(address, load, turn, pictures == "one picture")
                     found.setdefault((pictures, name), []).append(run)
-    rows = [summary(pictures, name, runs[1:], found[pictures, "vanilla"][1:]) for (pictures, name), runs in found.items()]
+    rows = [
+        summary(pictures, name, runs[1:], found[pictures, "vanilla"][1:]) for (pictures, name), runs in found.items()
+    ]
     return {"machine": machine(), "load": vars(load), "tokens": TOKENS, "rows": rows}
 
 
@@ -88,7 +90,7 @@ def one_round(address: str, load: Load, turn: int, same: bool) -> dict[str, Any]
         ask(address, asked[0][0], "before", 1)
     start = time.perf_counter()
     with ThreadPoolExecutor(load.clients) as pool:
-        answers = list(pool.map(lambda one: ask(address, *one, load.answer), asked))
+        answers = list(pool.map(lambda one: ask(address, one[0], one[1], load.answer), asked))
     return {"seconds": time.perf_counter() - start, "answers": answers}
 
 
@@ -120,9 +122,11 @@ def picture(seed: int) -> str:
     return f"data:image/png;base64,{base64.b64encode(written.getvalue()).decode()}"
 
 
-def summary(pictures: str, name: str, runs: Sequence[dict[str, Any]], vanilla: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def summary(
+    pictures: str, name: str, runs: Sequence[dict[str, Any]], vanilla: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
     def rate(of: Sequence[dict[str, Any]]) -> float:
-        return median(len(run["answers"]) / run["seconds"] for run in of)
+        return float(median(len(run["answers"]) / run["seconds"] for run in of))
 
     answers = [answer for run in runs for answer in run["answers"]]
     return {

@@ -3,13 +3,14 @@
 import gc
 from pathlib import Path
 
+from vllm import LLM, SamplingParams
+from vllm.distributed import cleanup_dist_env_and_memory
+from vllm.multimodal import MULTIMODAL_REGISTRY
+
 import divevlm
 import divevlm.serve.vllm
 from divevlm.serve.vllm.request import Request
 from tests.zoo import inputs, picture
-from vllm import LLM, SamplingParams
-from vllm.distributed import cleanup_dist_env_and_memory
-from vllm.multimodal import MULTIMODAL_REGISTRY
 
 from .checkpoints import saved
 

@@ -11,7 +11,7 @@ from tests.zoo import picture
 
 from .served import SAMPLES
 
-QUESTION, OTHER = ({"text": text, "images": [picture(7, 90, 70)]} for text in ("what is red ?", "where is the dog"))
+QUESTION, OTHER = ({"text": text, "images": [picture(7, 90, 70)]} for text in ("what is red ?", "count the boxes"))
 
 
 @pytest.fixture

@@ -16,6 +16,9 @@ def save(model: Any, processor: Any, folder: Path) -> Path:
     model.save_pretrained(folder)
     processor.save_pretrained(folder)
     weights = load_file(folder / WEIGHTS)
-    named = {re.sub(r"(^|\.)vision_tower\.(?!vision_model\.)", r"\1vision_tower.vision_model.", n): w for n, w in weights.items()}
+    named = {
+        re.sub(r"(^|\.)vision_tower\.(?!vision_model\.)", r"\1vision_tower.vision_model.", n): w
+        for n, w in weights.items()
+    }
     save_file(named, folder / WEIGHTS, metadata={"format": "pt"})
     return folder

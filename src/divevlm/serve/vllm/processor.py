@@ -54,7 +54,9 @@ def request_of(full: Mapping[str, Any], settings: Settings, method: Method, keep
     names = sorted({name for item in items for name in item})
     given = [name for name in names if name.endswith("_embeds")]
     require(not given, "mm_data", ", ".join(given), "pixels: pruning looks at the whole image")
-    require(all(spot.is_embed is None for spot, *_ in found), "mm_data", found[0][1], "one unbroken run of visual tokens")
+    require(
+        all(spot.is_embed is None for spot, *_ in found), "mm_data", found[0][1], "one unbroken run of visual tokens"
+    )
     most = settings.config.get_text_config().max_position_embeddings
     length = len(full["prompt_token_ids"])
     require(length <= most, "prompt", f"{length} tokens before pruning", f"at most {most} (the model's positions)")
@@ -69,7 +71,9 @@ def request_of(full: Mapping[str, Any], settings: Settings, method: Method, keep
     )
     places = []
     for place, visual in zip(request.places, visuals(request, settings), strict=True):
-        require(visual.size == place.length, "image", f"{place.length} tokens", f"{visual.size}, as divevlm counts them")
+        require(
+            visual.size == place.length, "image", f"{place.length} tokens", f"{visual.size}, as divevlm counts them"
+        )
         places.append(replace(place, keep=count(method, visual)))
     return replace(request, places=places)
 
@@ -92,7 +96,8 @@ def count(method: Method, visual: Visual) -> int:
 
 def shortened(full: Mapping[str, Any], request: Request) -> Any:
     """With fewer placeholders, and items and keys that belong to this very request."""
-    ids, done = [], 0
+    ids: list[int] = []
+    done = 0
     spots: dict[str, list[PlaceholderRange]] = {kind: [] for kind in full["mm_placeholders"]}
     hashes: dict[str, list[str]] = {kind: [] for kind in spots}
     items: dict[str, list[Any]] = {kind: [] for kind in spots}

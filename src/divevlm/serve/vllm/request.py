@@ -25,7 +25,9 @@ from vllm.multimodal.inputs import (
 )
 
 BLOB = "dive"
-ON_CPU = MultiModalBatchedField(keep_on_cpu=True)  # fields elsewhere are taken off a request that finds its prefix cached
+ON_CPU = MultiModalBatchedField(
+    keep_on_cpu=True
+)  # fields elsewhere are taken off a request that finds its prefix cached
 
 
 @dataclass(frozen=True)

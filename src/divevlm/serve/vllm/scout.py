@@ -44,7 +44,9 @@ def scout(text: Any, blocks: int, embeds: Tensor, positions: Tensor, deep: list[
 def without_cache(layer: Any) -> Any:
     """The same block with the same weights."""
     window = getattr(layer.self_attn.attn, "sliding_window", None)
-    require(window is None, "model", f"blocks with a window of {window}", "one whose blocks attend to the full sequence")
+    require(
+        window is None, "model", f"blocks with a window of {window}", "one whose blocks attend to the full sequence"
+    )
     return _with(layer, self_attn=_with(layer.self_attn, attn=Attention(layer.self_attn)))
 
 

@@ -19,7 +19,9 @@ PATIENCE = 600  # seconds to start
 
 
 @contextmanager
-def serving(model: Path, overrides: Mapping[str, Any] | None, log: Path, *options: str, cache_gb: int = 1) -> Iterator[str]:
+def serving(
+    model: Path, overrides: Mapping[str, Any] | None, log: Path, *options: str, cache_gb: int = 1
+) -> Iterator[str]:
     """The address of an OpenAI endpoint on this machine. overrides: as for --hf-overrides; cache_gb: KV cache on a CPU"""
     port = _free_port()
     command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(model), "--port", str(port), *options]

@@ -53,7 +53,9 @@ class Settings:
         """keep: of this request; None: the deployment's."""
         options = {name: value for name, value in self.options.items() if name not in ("method", "keep")}
         set_here = sorted(set(options) & set(FIXED))
-        require(not set_here, "dive", ", ".join(set_here), "without it: on vLLM tokens are chosen at the entry, unweighted")
+        require(
+            not set_here, "dive", ", ".join(set_here), "without it: on vLLM tokens are chosen at the entry, unweighted"
+        )
         return method_of(self.options["method"], self.options["keep"] if keep is None else keep, options)
 
     def key(self, keep: Any) -> str:
