@@ -1,5 +1,7 @@
 """The other families: tall, wide, several images a request, clips where vLLM can."""
 
+import os
+
 import pytest
 
 from tests.zoo import clip
@@ -13,10 +15,12 @@ CLIPS = ("qwen2_vl", "qwen2_5_vl", "llava_onevision")
 @pytest.fixture(scope="module", params=["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "llava_next", "llava_onevision"])
 def served(request, tmp_path_factory):
     name = request.param
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"  # a second engine in one process does not start
     chunks = {"max_num_batched_tokens": 32, "max_num_seqs": 4}
     made = Served(name, tmp_path_factory.mktemp(name), keep=5, video=name in CLIPS, **chunks)
     yield made
     made.close()
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
 
 def test_a_mixed_batch_in_chunks_answers_as_the_engine(served):

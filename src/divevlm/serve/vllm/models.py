@@ -83,7 +83,7 @@ class ImagesOnly(qwen3_vl.Qwen3VLProcessingInfo):
     """A clip of Qwen3-VL is many runs of tokens with times between them, and vLLM gives it one key and one item."""
 
     def get_supported_mm_limits(self) -> dict[str, int | None]:
-        return {"image": None}
+        return {"image": None, "video": 0}
 
 
 @MULTIMODAL_REGISTRY.register_processor(
