@@ -18,6 +18,7 @@ def build(name: str, layers: int = 4) -> Entry:
     rope = text.rope_parameters
     if "mrope_section" in rope:
         rope["mrope_section"] = [2 * part for part in rope["mrope_section"]]
+        rope["mrope_interleaved"] = name == "qwen3_vl"  # the released ones say so; transformers does not ask
     for field in ("hidden_size",) if name == "qwen2_vl" else ("out_hidden_size",):
         if hasattr(config.vision_config, field):
             setattr(config.vision_config, field, WIDTH)

@@ -10,7 +10,7 @@ from vllm.multimodal import MULTIMODAL_REGISTRY
 import divevlm
 import divevlm.serve.vllm
 from divevlm.serve.vllm.request import Request
-from tests.zoo import inputs, picture
+from tests.zoo import picture
 
 from .checkpoints import saved
 
@@ -52,7 +52,9 @@ class Served:
 
     def engine(self, sample, method="dive", keep=None, **settings) -> tuple[list[int], list]:
         """Answer of transformers under divevlm, choosing at the entry; and which visual tokens it kept."""
-        batch = inputs(self.entry, [sample])
+        prompt = self._prompt(sample)
+        visual = {f"{kind}s": found for kind, found in prompt.get("multi_modal_data", {}).items()}
+        batch = self.entry.processor(text=[prompt["prompt"]], return_tensors="pt", **visual)
         keep = self.keep if keep is None else keep
         with divevlm.prune(self.entry.model, method, keep=keep, placement="entry", **settings) as session:
             output = self.entry.model.generate(**batch, max_new_tokens=ANSWER, do_sample=False)
