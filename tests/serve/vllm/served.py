@@ -54,6 +54,9 @@ class Served:
         """Answer of transformers under divevlm, choosing at the entry; and which visual tokens it kept."""
         prompt = self._prompt(sample)
         visual = {f"{kind}s": found for kind, found in prompt.get("multi_modal_data", {}).items()}
+        if "videos" in visual:
+            frames, known = zip(*visual["videos"], strict=True)
+            visual = {"videos": list(frames), "video_metadata": list(known), "do_sample_frames": False}
         batch = self.entry.processor(text=[prompt["prompt"]], return_tensors="pt", **visual)
         keep = self.keep if keep is None else keep
         with divevlm.prune(self.entry.model, method, keep=keep, placement="entry", **settings) as session:

@@ -8,7 +8,8 @@ from tests.zoo import clip
 
 from .served import SAMPLES, Served
 
-CLIP = {"text": "what moves ?", "videos": [clip(0, 4, 84, 56)]}
+KNOWN = {"fps": 2.0, "total_num_frames": 4, "frames_indices": [0, 1, 2, 3], "duration": 2.0}
+CLIP = {"text": "what moves ?", "videos": [(clip(0, 4, 84, 56), KNOWN)]}
 CLIPS = ("qwen2_vl", "qwen2_5_vl", "llava_onevision")
 
 
@@ -39,6 +40,5 @@ def test_clips_are_pruned_as_the_engine_does_it(served):
     if served.entry.name in CLIPS:
         assert served.answers(CLIP) == [served.engine(CLIP)[0]]
     else:
-        known = {"fps": 2.0, "total_num_frames": 4, "frames_indices": [0, 1, 2, 3], "duration": 2.0}
         with pytest.raises(ValueError, match="(?i)video"):
-            served.ask({**CLIP, "videos": [(CLIP["videos"][0], known)]})
+            served.ask(CLIP)
