@@ -73,7 +73,9 @@ def test_answers_are_the_engines_question_by_question(served):
 def test_usage_shows_the_saving(served):
     name, _, _, client = served
     sample = MODELS[name][1][0]
-    tokens = {keep: ask(client, sample, mm_processor_kwargs={"dive_keep": keep}).usage.prompt_tokens for keep in (64, 1.0)}
+    tokens = {
+        keep: ask(client, sample, mm_processor_kwargs={"dive_keep": keep}).usage.prompt_tokens for keep in (64, 1.0)
+    }
     full = 576 if name == "llava" else 576 // 4
     assert tokens[1.0] - tokens[64] == full - 64
     assert ask(client, sample).usage.prompt_tokens == tokens[64]

@@ -23,5 +23,7 @@ class Config(VerifyAndUpdateConfig):
         parallel = vllm_config.parallel_config.pipeline_parallel_size
         require(parallel == 1, "pipeline_parallel_size", parallel, "1: the first stage alone knows the images")
         require(vllm_config.lora_config is None, "enable_lora", True, "False with DIVE: adapters were not tried")
+        graphs = getattr(vllm_config.compilation_config, "cudagraph_mm_encoder", False)
+        require(not graphs, "cudagraph_mm_encoder", graphs, "False: images of DIVE go another way")
         rate = getattr(vllm_config.model_config.get_multimodal_config(), "video_pruning_rate", None)
         require(not rate, "video_pruning_rate", rate, "left out: DIVE prunes")
