@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from vllm import EngineArgs
 
 from divevlm.methods import METHODS
 from divevlm.serve.vllm.cache import Recent
@@ -47,6 +48,21 @@ def test_a_request_may_bring_its_own_budget(llava, keep):
 def test_a_bad_budget_is_refused_in_one_line(llava, keep):
     with pytest.raises(ValueError, match=r"^keep must be a count of at least 1 or a share in \(0, 1\], got .*$"):
         llava.ask(QUESTION, keep=keep)
+
+
+@pytest.mark.parametrize(
+    ("dive", "options", "message"),
+    [
+        ({"method": "fastv"}, {}, "method must be one of cdpruner, dive, .* on vLLM, got 'fastv'"),
+        ({"scope": "sample"}, {}, "scope must be 'image', 'view' or 'frame' on vLLM, got 'sample'"),
+        ({}, {"pipeline_parallel_size": 2}, "pipeline_parallel_size must be 1"),
+        ({}, {"enable_lora": True}, "enable_lora must be False with DIVE"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_at_the_start(llava, dive, options, message):
+    overrides = {"architectures": ["DiveLlavaForConditionalGeneration"], "dive": {"keep": 5, **dive}}
+    with pytest.raises(ValueError, match=message):
+        EngineArgs(llava.llm.model_config.model, hf_overrides=overrides, **options).create_engine_config()
 
 
 def test_a_second_question_never_gets_the_first_ones_tokens(llava):
