@@ -21,7 +21,7 @@ from divevlm.serve.vllm.checkpoint import save
 from divevlm.serve.vllm.server import serving
 
 TOKENS = 576  # of an image
-OPTIONS = ("--dtype", "float32", "--max-model-len", "1024", "--max-num-seqs", "16")
+OPTIONS = ("--dtype", "float32", "--max-model-len", "1024", "--max-num-seqs", "16", "--enforce-eager")
 
 
 @dataclass(frozen=True)

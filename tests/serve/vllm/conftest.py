@@ -8,6 +8,7 @@ import pytest
 os.environ |= {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine in this process, where its model can be looked at
     "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # two workers on one NUMA node
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
