@@ -51,10 +51,14 @@ def ask(client, sample, **options):
     )  # fmt: skip
 
 
-def engine(model, processor, sample) -> str:
+def inputs(processor, sample):
     turn = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": sample.text}]}
     text = processor.apply_chat_template([turn], add_generation_prompt=True, tokenize=False)
-    batch = processor(text=[text], images=[sample.image], return_tensors="pt")
+    return processor(text=[text], images=[sample.image], return_tensors="pt")
+
+
+def engine(model, processor, sample) -> str:
+    batch = inputs(processor, sample)
     with divevlm.prune(model, "dive", keep=KEEP, placement="entry"):
         output = model.generate(**batch, max_new_tokens=TOKENS, do_sample=False)
     return processor.decode(output[0, batch["input_ids"].shape[1] :], skip_special_tokens=True)
@@ -72,14 +76,13 @@ def test_answers_are_the_engines_question_by_question(served):
 
 
 def test_usage_shows_the_saving(served):
-    name, _, _, client = served
+    name, model, processor, client = served
     sample = MODELS[name][1][0]
-    tokens = {
-        keep: ask(client, sample, mm_processor_kwargs={"dive_keep": keep}).usage.prompt_tokens for keep in (64, 1.0)
-    }
-    full = 576 if name == "llava" else 576 // 4
-    assert tokens[1.0] - tokens[64] == full - 64
-    assert ask(client, sample).usage.prompt_tokens == tokens[64]
+    ids = inputs(processor, sample)["input_ids"][0]
+    dropped = int((ids == model.config.image_token_id).sum()) - KEEP
+    assert dropped > 0
+    assert ask(client, sample).usage.prompt_tokens == len(ids) - dropped
+    assert ask(client, sample, mm_processor_kwargs={"dive_keep": 1.0}).usage.prompt_tokens == len(ids)
 
 
 def test_a_bad_budget_is_the_clients_fault_and_the_server_lives(served):
