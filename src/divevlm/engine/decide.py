@@ -108,7 +108,7 @@ def candidates(
     """The groups of a batch at a cut. kept: [N] bool of each row, by the cut before; places: [B, S] order of the sequence."""
     groups = []
     for row, layout in enumerate(prefill.layouts):
-        for before, keep in _competitors(method, layout):
+        for before, keep in competitors(method, layout):
             tokens = before
             if kept is not None:
                 tokens = tokens[kept[row][tokens]]
@@ -117,7 +117,7 @@ def candidates(
     return groups
 
 
-def _competitors(method: Method, layout: Layout) -> list[tuple[Tensor, int]]:
+def competitors(method: Method, layout: Layout) -> list[tuple[Tensor, int]]:
     """Tokens that compete (indices within the sample's visual tokens; newlines never do), and how many of them stay."""
     markers = layout.markers
     runs = [run[~markers[run]] for run in torch.arange(len(markers)).split([s.size for s in layout.segments])]

@@ -1,1 +1,1 @@
-"""Pruned models behind an OpenAI-compatible endpoint."""
+"""Pruned models that are served: an OpenAI-compatible endpoint (`http`), and vLLM (`vllm`)."""
