@@ -1,8 +1,10 @@
 """What the documents say is so."""
 
+import json
 import re
 from pathlib import Path
 
+import divevlm_tiny.shipped
 import pytest
 
 import divevlm
@@ -63,3 +65,32 @@ def test_commands_that_the_readme_names_exist():
 
     named = set(re.findall(r"`?divevlm ([a-z]+)\b", (ROOT / "README.md").read_text())) - {"is"}
     assert named <= set(COMMANDS)
+
+
+def test_the_first_snippet_of_the_readme_runs_as_it_stands(tmp_path, monkeypatch, capsys):
+    """On the embedded model instead of one from the hub; then with the two lines that differ for Qwen2-VL."""
+    llava, qwen = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[:2]
+    divevlm_tiny.questions("validation", 1)[0].image.save(tmp_path / "photo.jpg")
+    monkeypatch.chdir(tmp_path)
+    where = {name: str(divevlm_tiny.shipped.MODELS / name) for name in ("llava", "qwen2vl")}
+    exec(llava.replace("llava-hf/llava-1.5-7b-hf", where["llava"]), {})
+    assert "kept 64 of 576 visual tokens" in capsys.readouterr().out
+    name, prune = qwen.strip().splitlines()
+    code = re.sub(r"^name = .*$", name.replace("Qwen/Qwen2-VL-7B-Instruct", where["qwen2vl"]), llava, flags=re.M)
+    code = re.sub(r"^with .*$", prune, code, flags=re.M)
+    monkeypatch.setattr("transformers.AutoProcessor.from_pretrained", lambda _: divevlm_tiny.load("qwen2vl")[1])
+    exec(code, {})  # its stock processor of clips needs torchvision
+    assert re.search(r"kept 32 of 144 visual tokens", capsys.readouterr().out)
+
+
+def test_the_notebook_runs_offline(tmp_path, monkeypatch, capsys):
+    cells = json.loads((ROOT / "examples/first-steps.ipynb").read_text())["cells"]
+    monkeypatch.chdir(tmp_path)
+    world = {}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), world)
+    out = capsys.readouterr().out
+    assert "kept 64 of 576 visual tokens" in out
+    assert "dive-no-update" in out
+    assert (tmp_path / "explorer.html").stat().st_size > 10_000
