@@ -5,31 +5,35 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 from divevlm.checks import at_least
 from divevlm.files import check_target, write
 from divevlm.terminal import progress
 
-SETTINGS = (("all", "vanilla", 576), ("DIVE 64", "dive", 64), ("frozen 64", "dive-no-update", 64),
-            ("random 64", "random", 64), ("DIVE 16", "dive", 16), ("frozen 16", "dive-no-update", 16),
-            ("random 16", "random", 16))  # fmt: skip
+# as the tables name it -> method, budget
+SETTINGS = {"all tokens": ("vanilla", 576), "DIVE 64": ("dive", 64), "frozen 64": ("dive-no-update", 64),
+            "random 64": ("random", 64), "DIVE 16": ("dive", 16), "frozen 16": ("dive-no-update", 16),
+            "random 16": ("random", 16)}  # fmt: skip
+BATCH = 8  # questions at a time: four are about one scene
+TIMED = ("all tokens", "DIVE 64", "DIVE 16")
+ROUNDS = 3  # of the timed runs
 
 
 def add(commands: Any) -> None:
     demo = commands.add_parser(
         "demo",
         help="the embedded model, with all visual tokens and with a few; no download",
-        epilog="example: divevlm demo --limit 16 -o page.html",
+        epilog="example: divevlm demo --limit 64 -o page.html",
     )
     demo.add_argument(
         "--limit",
         old=["--questions"],
         type=int,
-        default=12,
+        default=16,
         metavar="N",
-        help="the first N of the validation split (default 12)",
+        help="the first N of the validation split (default 16: two of each kind)",
     )
     demo.add_argument(
         "-o", "--out", type=Path, default=Path("divevlm-demo.html"), metavar="FILE", help="the explorer page"
@@ -46,18 +50,24 @@ def run(options: argparse.Namespace) -> None:
     with progress("divevlm demo") as tick:
         tick("loading the embedded model")
         model, processor = load("llava")
-        records = []
-        for number, sample in enumerate(samples(options.limit)):
-            tick(sample.text, number / options.limit)
-            records.append(answered(model, processor, sample))
+        from divevlm_tiny import questions
+
+        samples = questions("validation", options.limit)
+        marks = answered(model, processor, samples, lambda done: tick("asking", done / len(samples)))
+        example = chosen(samples, marks)
+        tick("taking times")
+        times = timed(model, processor, example)
         tick("writing the explorer page")
-        example = best_example(records)
         write(options.out, example_page(model, processor, example))
     result = {
         "model": "tiny-llava",
         "split": "validation",
-        "questions": [{k: v for k, v in record.items() if k not in ("comparison", "sample")} for record in records],
-        "rows": summary(records),
+        "questions": [
+            {"task": sample.task, "question": sample.text, "gold": sample.answer}
+            | {"answers": {label: rows[i]["answer"] for label, rows in marks.items()}}
+            for i, sample in enumerate(samples)
+        ],
+        "rows": summary(marks, times),
         "page": str(options.out),
     }
     if options.json:
@@ -65,90 +75,88 @@ def run(options: argparse.Namespace) -> None:
         return
     from divevlm.cli.story import story
 
-    print(story(result, records, example))
+    print(story(result, example, {label: rows[samples.index(example)] for label, rows in marks.items()}))
 
 
-def samples(n: int) -> list[Any]:
-    from divevlm_tiny import questions
-
-    return questions("validation", n)
-
-
-def ask_about(model: Any, processor: Any, sample: Any, methods: list[Any]) -> Any:
-    from divevlm.viz.asking import ask
-
-    return ask(model, processor, sample.text, [sample.image], methods, max_new_tokens=6, name="tiny-llava")
-
-
-def answered(model: Any, processor: Any, sample: Any) -> dict[str, Any]:
-    """One question under every setting."""
+def ready(label: str) -> Any:
     from divevlm.methods import method_of
 
-    methods = [(label, None if name == "vanilla" else method_of(name, keep, {})) for label, name, keep in SETTINGS]
-    comparison = ask_about(model, processor, sample, methods)
-    answers = {answer.label: answer.text for answer in comparison.answers}
+    name, keep = SETTINGS[label]
+    return None if name == "vanilla" else method_of(name, keep, {})
+
+
+def answered(model: Any, processor: Any, samples: list[Any], tick: Any) -> dict[str, list[dict[str, Any]]]:
+    """Every question under every setting. What is the same for all settings, the tower and the first blocks, runs once."""
+    from divevlm.experiments.answering import Answerer
+    from divevlm.experiments.tasks import item_of
+
+    answerer, marks = Answerer(model, processor), {label: [] for label in SETTINGS}  # type: ignore[var-annotated]
+    for at in range(0, len(samples), BATCH):
+        some = samples[at : at + BATCH]
+        items = [item_of(sample, str(sample.number)) for sample in some]
+        for label in SETTINGS:
+            for i, answer in enumerate(answerer.forced(items, ready(label))):
+                kept = None if answerer.report is None else answerer.report.samples[i].kept
+                shared = {"kept": kept, "objects_seen": covered(some[i], kept)}
+                costs = {"kv_bytes": answer.kv, "kv_bytes_full": answer.kv_full}
+                marks[label].append({"answer": answer.prediction, "right": bool(answer.score), **shared, **costs})
+        tick(at + len(some))
+    return marks
+
+
+def covered(sample: Any, kept: list[int] | None) -> float | None:
+    """The share of the objects asked about of which at least one token is left."""
+    items = sample.question.items
+    if not items:
+        return None
+    return 1.0 if kept is None else mean(not set(kept).isdisjoint(sample.scene.patches(index)) for index in items)
+
+
+def chosen(samples: list[Any], marks: dict[str, list[dict[str, Any]]]) -> Any:
+    """The first question that DIVE and frozen scores answer differently with 16 tokens, whoever is right; else the first."""
+    pairs = zip(samples, marks["DIVE 16"], marks["frozen 16"], strict=True)
+    return next((sample for sample, dive, frozen in pairs if dive["answer"] != frozen["answer"]), samples[0])
+
+
+def timed(model: Any, processor: Any, sample: Any) -> dict[str, float]:
+    """Seconds of the prefill by setting: medians, the settings in turn. How tokens were chosen makes no difference to it."""
+    from divevlm.viz.asking import ask
+
+    methods = [(label, ready(label)) for label in TIMED]
+    rounds = [
+        ask(model, processor, sample.text, [sample.image], methods, max_new_tokens=1).answers for _ in range(ROUNDS)
+    ]
     return {
-        "task": sample.task,
-        "question": sample.text,
-        "gold": sample.answer,
-        "answers": answers,
-        "comparison": comparison,
-        "sample": sample,
+        answers[0].label: median(answer.prefill_seconds for answer in answers) for answers in zip(*rounds, strict=True)
     }
 
 
-def summary(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def summary(marks: dict[str, list[dict[str, Any]]], times: dict[str, float]) -> list[dict[str, Any]]:
+    full = mean(row["kv_bytes_full"] for row in marks["DIVE 64"])
     rows = []
-    for number, (label, _, keep) in enumerate(SETTINGS):
-        answers = [
-            (record, record["comparison"].answers[number], record["comparison"].answers[0]) for record in records
-        ]
-        report = next((answer.report for _, answer, _ in answers if answer.report is not None), None)
-        full = answers[0][0]["comparison"].answers[1].report
-        seen = [share for record, answer, _ in answers if (share := covered(record["sample"], answer)) is not None]
+    for label, (_, keep) in SETTINGS.items():
+        seen = [row["objects_seen"] for row in marks[label] if row["objects_seen"] is not None]
+        bytes_held = [row["kv_bytes"] for row in marks[label] if row["kv_bytes"] is not None]
         rows.append(
             {
                 "setting": label,
                 "keep": keep,
-                "right": sum(answer.text == record["gold"] for record, answer, _ in answers),
-                "of": len(answers),
-                "objects_seen": sum(seen) / len(seen) if seen else None,
-                "kv_bytes": full.kv_bytes_full if report is None else report.kv_bytes,
-                "prefill_ms": 1e3 * median(answer.prefill_seconds for _, answer, _ in answers),
-                "speedup": median(whole.prefill_seconds / answer.prefill_seconds for _, answer, whole in answers),
+                "right": sum(row["right"] for row in marks[label]),
+                "of": len(marks[label]),
+                "objects_seen": mean(seen) if seen else None,
+                "kv_bytes": mean(bytes_held) if bytes_held else full,
+                "prefill_ms": 1e3 * times[label] if label in TIMED else None,
+                "speedup": times["all tokens"] / times[label] if label in TIMED else None,
             }
         )
     return rows
 
 
-def covered(sample: Any, answer: Any) -> float | None:
-    """The share of the objects asked about of which at least one token is left."""
-    items = sample.question.items
-    if not items:
-        return None
-    if answer.report is None:
-        return 1.0
-    kept = set(answer.report.samples[0].kept)
-    return sum(not kept.isdisjoint(sample.scene.patches(index)) for index in items) / len(items)
-
-
-def best_example(records: list[dict[str, Any]]) -> dict[str, Any]:
-    """A question that DIVE answers with 16 tokens and frozen scores don't, if there is one; of several, that where DIVE keeps
-    most of what is asked for."""
-    fits = [
-        record for record in records if record["answers"]["DIVE 16"] == record["gold"] != record["answers"]["frozen 16"]
-    ]
-    labels = [label for label, _, _ in SETTINGS]
-
-    def coverage(record: dict[str, Any]) -> float:
-        return covered(record["sample"], record["comparison"].answers[labels.index("DIVE 16")]) or 0.0
-
-    return max(fits or records, key=coverage)
-
-
-def example_page(model: Any, processor: Any, example: dict[str, Any]) -> str:
+def example_page(model: Any, processor: Any, sample: Any) -> str:
+    from divevlm.viz.asking import ask
     from divevlm.viz.explorer import page, settings
 
-    runs = settings(["dive", "dive-no-update", "fastv", "random"], [64, 16], [0.0, 3.0], [0.4, 1.0])
-    sample = example["sample"]
-    return page(ask_about(model, processor, sample, [("all tokens", None), *runs]), sample.answer)
+    runs = settings(["dive", "dive-no-update", "random"], [16])
+    methods = [("all tokens", None), *runs]
+    comparison = ask(model, processor, sample.text, [sample.image], methods, max_new_tokens=6, name="tiny-llava")
+    return page(comparison, sample.answer)
