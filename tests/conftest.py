@@ -1,8 +1,10 @@
 """The models of the tests are tiny: more threads only wait for each other. Every test gets its tier (`pytest -m fast`)."""
 
 import os
+import shutil
 from pathlib import Path
 
+import pytest
 import torch
 
 torch.set_num_threads(1)
@@ -27,3 +29,21 @@ def tier(path: Path) -> str:
 def pytest_collection_modifyitems(items):
     for item in items:
         item.add_marker(tier(item.path))
+
+
+# Chromium as root, and nothing that it wants to look up by itself
+FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync")  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    found = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    if not found:
+        pytest.fail("the page tests need Chromium: `make browser` installs it, or CHROMIUM=/path/to/it names one")
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=found, args=list(FLAGS))
+        yield started
+        started.close()

@@ -20,8 +20,8 @@ LAYERS = (  # a folder imports only from those above it in this list
     ("planning", "prompts", "timing"),
     ("viz",),
     ("experiments",),
-    ("bench",),
     ("serve",),
+    ("bench",),
     ("batch",),
     ("cli",),
 )

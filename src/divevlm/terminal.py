@@ -11,6 +11,13 @@ from importlib.util import find_spec
 EXTRAS = {  # what brings a package that may be missing
     "PIL": "cli",
     "av": "video",
+    "fastapi": "serve",
+    "httpx": "serve",
+    "openai": "serve",
+    "prometheus_client": "serve",
+    "starlette": "serve",
+    "uvicorn": "serve",
+    "vllm": "vllm",
     "divevlm_tiny": "demo",
     "lmms_eval": "eval",
     "matplotlib": "plot",

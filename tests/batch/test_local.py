@@ -102,7 +102,7 @@ def test_rows_that_fail_are_told_and_leave_the_rest_alone(engine, job, tmp_path)
         ({"image": "broken.png", "question": "a"}, "IMAGE must be a picture or a video, got '.*broken.png'"),
         (
             {"video": "0.png", "question": "a"},
-            "model must be of a family that takes videos for these tasks, got 'llava'",
+            "model must be of a family that takes videos, for these, got 'llava'",
         ),
         ({"image": "1.png", "question": "a <image> b"}, "."),  # one picture, two marks for one
         ({"image": "1.png", "question": "a", "keep": 2.5}, "keep must be a count of at least 1 or a share"),

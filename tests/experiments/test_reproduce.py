@@ -120,9 +120,10 @@ def test_memory_is_the_peak_of_each_setting_by_itself(monkeypatch, micro, tmp_pa
     assert efficiency.peak_memory(torch.device("cpu"), partial(gpu.use, 2**30)) is None
     run = Run(micro, ("dive",), (64,), tmp_path, ("existence",), limit=1, new_tokens=1)
     assert efficiency.peaks(run) == {}
-    monkeypatch.setattr(efficiency, "default_device", lambda: "cuda:0")
+    loaded = run.load()
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr(efficiency, "peak_memory", lambda device, work: work() or 4.0)
-    assert efficiency.peaks(run) == {Setting("vanilla", 0): 4.0, Setting("dive", 64): 4.0}
+    assert efficiency.peaks(run, loaded) == {Setting("vanilla", 0): 4.0, Setting("dive", 64): 4.0}
 
 
 def test_the_feedback_figure(command, tmp_path):
@@ -266,9 +267,11 @@ def test_help_has_examples(name, capsys):
 
 
 @pytest.mark.skipif(not (ROOT / "results/embedded/table1.md").exists(), reason="not run yet")
-def test_the_readme_shows_the_main_table():
+def test_the_docs_show_the_main_table():
     lines = (ROOT / "results/embedded/table1.md").read_text().splitlines()
-    (shown,) = re.findall(r"<!-- results -->\n(.*?)<!-- /results -->", (ROOT / "README.md").read_text(), re.DOTALL)
+    (shown,) = re.findall(
+        r"<!-- results -->\n(.*?)<!-- /results -->", (ROOT / "docs/results.md").read_text(), re.DOTALL
+    )
     assert [line for line in shown.splitlines() if line] == [line for line in lines if line.startswith("|")]
 
 

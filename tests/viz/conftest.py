@@ -1,7 +1,4 @@
-"""A real browser for the explorer page, and pages to open in it."""
-
-import os
-import shutil
+"""Pages for a real browser."""
 
 import pytest
 
@@ -10,23 +7,7 @@ from divevlm.viz.asking import ask
 from divevlm.viz.explorer import page, settings
 from tests.zoo import build, clip, picture
 
-# Chromium as root, and nothing that it wants to look up by itself
-FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync")  # fmt: skip
 EVIL = "</script><script>document.title = 'owned'</script><img src=x onerror=\"document.title='owned'\"><!-- & what?"
-
-
-@pytest.fixture(scope="session")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    found = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-    if not found:
-        pytest.fail("the page tests need Chromium: `make browser` installs it, or CHROMIUM=/path/to/it names one")
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=found, args=list(FLAGS))
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from typing import Any
 
 from divevlm.terminal import progress, table
 
+SERVING = ("fastapi", "starlette", "uvicorn", "openai")  # what transformers[serving] stands for
 PARTS = {  # extra -> what it is made of, what it is for
     "(core)": (("torch", "transformers"), "pruning, selection, plans"),
     "fast": (("numba",), "a faster selection loop on CPUs"),
@@ -20,10 +21,8 @@ PARTS = {  # extra -> what it is made of, what it is for
     "video": (("av",), "videos in run and explore"),
     "eval": (("lmms-eval", "pillow"), "benchmarks: eval --tasks, reproduce --scale full"),
     "ray": (("ray",), "eval --engine ray"),
-    "serve": (
-        ("fastapi", "starlette", "uvicorn", "openai", "prometheus-client"),
-        "serve: an OpenAI-compatible endpoint",
-    ),
+    "serve": (("httpx", "pillow", "prometheus-client", "transformers", *SERVING), "an OpenAI-compatible endpoint"),
+    "vllm": (("vllm",), "the plugin for vLLM: bench vllm, batch --engine vllm"),
 }
 
 

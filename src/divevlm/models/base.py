@@ -119,6 +119,7 @@ class Family(ABC):
     most_tokens = 4096  # visual tokens of a prompt: a large picture, or a video of 32 frames
     nested_images = False  # its processor wants the images of each prompt in a list of their own
     nested_videos = False  # and so the videos
+    vllm = ""  # vLLM's model of this family, if the plugin can stand before it
     lmms_eval = ""  # lmms-eval's own model of this family, if it has one whose inputs we know
 
     def at(self, model: Any, path: str) -> Any:

@@ -13,6 +13,7 @@ class Llava(Family):
     name = "llava"
     about = "one view"
     lmms_eval = "llava_hf"
+    vllm = "LlavaForConditionalGeneration"
     plain = True
     most_tokens = 576
     checkpoints: ClassVar[tuple[str, ...]] = (

@@ -48,6 +48,7 @@ class LlavaNext(Family):
     name = "llava_next"
     about = "base view + tile mosaic with newlines"
     lmms_eval = "llava_hf"
+    vllm = "LlavaNextForConditionalGeneration"
     most_tokens = 2880 + 96
     checkpoints: ClassVar[tuple[str, ...]] = (
         "llava-hf/llava-v1.6-vicuna-7b-hf",
@@ -81,7 +82,7 @@ class LlavaNextVideo(LlavaNext):
     name = "llava_next_video"
     about = "base view + tile mosaic; pooled frames"
     videos = "yes"
-    lmms_eval = ""
+    lmms_eval = vllm = ""
     most_tokens = 32 * 144
     checkpoints: ClassVar[tuple[str, ...]] = ("llava-hf/LLaVA-NeXT-Video-7B-hf", "llava-hf/LLaVA-NeXT-Video-7B-DPO-hf")
 
@@ -111,6 +112,7 @@ class LlavaOnevision(Family):
     about = "base view + tile mosaic; pooled frames"
     videos = "yes"
     lmms_eval = "llava_hf"
+    vllm = "LlavaOnevisionForConditionalGeneration"
     pools = True
     most_tokens = 32 * 196
     nested_images = True

@@ -17,6 +17,7 @@ class Qwen2VL(Family):
     about = "any grid, M-RoPE"
     videos = "yes"
     lmms_eval = "qwen2_vl"
+    vllm = "Qwen2VLForConditionalGeneration"
     checkpoints: ClassVar[tuple[str, ...]] = (
         "Qwen/Qwen2-VL-2B-Instruct",
         "Qwen/Qwen2-VL-7B-Instruct",
@@ -54,6 +55,7 @@ class Qwen25VL(Qwen2VL):
 
     name = "qwen2_5_vl"
     lmms_eval = ""
+    vllm = "Qwen2_5_VLForConditionalGeneration"
     checkpoints: ClassVar[tuple[str, ...]] = (
         "Qwen/Qwen2.5-VL-3B-Instruct",
         "Qwen/Qwen2.5-VL-7B-Instruct",
@@ -74,6 +76,7 @@ class Qwen3VL(Qwen2VL):
     name = "qwen3_vl"
     about = "any grid, M-RoPE, deepstack"
     lmms_eval = ""
+    vllm = "Qwen3VLForConditionalGeneration"
     checkpoints: ClassVar[tuple[str, ...]] = (
         "Qwen/Qwen3-VL-2B-Instruct",
         "Qwen/Qwen3-VL-4B-Instruct",

@@ -13,14 +13,7 @@ from divevlm.methods.base import Needs
 from divevlm.models import FAMILIES
 from divevlm.models.base import Family
 
-ARCHITECTURES = {  # and the divevlm family that knows the layout of its visual tokens
-    "DiveLlavaForConditionalGeneration": "llava",
-    "DiveLlavaNextForConditionalGeneration": "llava_next",
-    "DiveLlavaOnevisionForConditionalGeneration": "llava_onevision",
-    "DiveQwen2VLForConditionalGeneration": "qwen2_vl",
-    "DiveQwen2_5_VLForConditionalGeneration": "qwen2_5_vl",
-    "DiveQwen3VLForConditionalGeneration": "qwen3_vl",
-}
+ARCHITECTURES = {f"Dive{FAMILIES.get(name).vllm}": name for name in FAMILIES if FAMILIES.get(name).vllm}  # -> family
 CACHE = 2**30  # bytes of host memory for embeddings of whole images, in each worker
 FIXED = ("placement", "proportional")  # what vLLM leaves no choice in
 

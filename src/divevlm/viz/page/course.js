@@ -39,7 +39,9 @@ function courseNote(run, step) {
 function toAddress() {
   const parts = { a: state.a.label, b: state.compare ? state.b.label : "", step: state.step, token: state.token ?? "", map: $("map").value, panel: state.panel || "" };
   const text = Object.entries(parts).filter(([, value]) => value !== "").map(([name, value]) => `${name}=${encodeURIComponent(value)}`).join("&");
-  history.replaceState(null, "", `#${text}`);
+  try {
+    history.replaceState(null, "", `#${text}`);
+  } catch { /* a page inside another page has no address of its own */ }
 }
 
 function fromAddress() {
