@@ -23,13 +23,9 @@ SIZES = ((24, 24), (16, 24), (24, 18), (20, 12), (16, 32), (32, 16))  # of pictu
 CLIP_SIZES = ((12, 12), (12, 16), (16, 12))
 
 
-@dataclass(frozen=True)
-class Sample:
-    """One question about one picture; `patches` are the numbers of the visual tokens that show what it asks about."""
+class Asked:
+    """What pictures and clips with a question have in common."""
 
-    split: str
-    number: int
-    scene: Scene
     question: Question
 
     @property
@@ -43,6 +39,16 @@ class Sample:
     @property
     def answer(self) -> str:
         return self.question.answer
+
+
+@dataclass(frozen=True)
+class Sample(Asked):
+    """One question about one picture; `patches` are the numbers of the visual tokens that show what it asks about."""
+
+    split: str
+    number: int
+    scene: Scene
+    question: Question
 
     @property
     def image(self) -> Image.Image:
@@ -84,25 +90,13 @@ def _stream(split: str, sizes: Sequence[tuple[int, int]]) -> Iterator[Sample]:
 
 
 @dataclass(frozen=True)
-class ClipSample:
+class ClipSample(Asked):
     """One question about one clip of eight frames."""
 
     split: str
     seed: int
     clip: MovingScene
     question: Question
-
-    @property
-    def task(self) -> str:
-        return self.question.task
-
-    @property
-    def text(self) -> str:
-        return self.question.text
-
-    @property
-    def answer(self) -> str:
-        return self.question.answer
 
     @property
     def frames(self) -> np.ndarray:
