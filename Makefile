@@ -15,7 +15,7 @@ ACCURACY = $(BIN)/divevlm bench accuracy --n 400
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 # test-fast: what to run while you write; `pytest -m matrix` and `-m lab` are the rest of test.
-.PHONY: demo test test-fast browser test-oldest test-eval test-vllm docs lint format bench results seeds clean
+.PHONY: demo test test-fast browser test-oldest test-eval test-vllm docs lint format bench results seeds release clean
 
 demo: $(SETUP)
 	$(BIN)/divevlm demo
@@ -114,6 +114,16 @@ $(VLLM)/.ready: pyproject.toml tiny/pyproject.toml constraints-vllm.txt tests/se
 	$(PYTHON) -m venv $*
 	$*/bin/python $(INSTALL) --constraint $(if $(filter $(OLDEST),$*),constraints-oldest.txt,constraints.txt) --editable ./tiny --editable '.[dev,cli,fast,triton,plot,video,serve]'
 	touch $@
+
+# sdists and wheels of both distributions, checked, installed into an environment of their own and tried outside the checkout
+release:
+	rm -rf dist/packages dist/try && $(PYTHON) -m venv dist/try/build && $(PYTHON) -m venv dist/try/user
+	dist/try/build/bin/python $(INSTALL) build twine
+	for part in . tiny; do dist/try/build/bin/python -m build --outdir dist/packages $$part >/dev/null || exit 1; done
+	dist/try/build/bin/twine check --strict dist/packages/*
+	dist/try/user/bin/python $(INSTALL) --constraint constraints.txt torch
+	dist/try/user/bin/python $(INSTALL) --constraint constraints.txt dist/packages/divevlm_tiny-*.whl "$$(ls dist/packages/divevlm-*.whl)[cli,fast]"
+	cd dist/try && user/bin/divevlm demo
 
 clean:
 	rm -rf .venv $(OLDEST) $(EVAL) $(VLLM) $(DOCS) dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -241,6 +241,8 @@ def test_rows_compare_what_all_settings_have_and_average_relatively():
     assert dive["relative"] == pytest.approx(87.5)
     assert dive["relative_error"] == pytest.approx(100 * (0.75 * 0.25 / 4) ** 0.5 / 2)
     assert vanilla["relative_error"] == 0
+    short = [entry for entry in records if entry["sample"] == "0"]
+    assert results.rows(short, [Setting("vanilla", 0), Setting("dive", 8)], ["a", "b"])[1]["relative_error"] is None
 
 
 def test_a_result_file_is_whole_or_the_one_before(tmp_path, monkeypatch):

@@ -43,9 +43,7 @@ class Session:
         """Of the last prefill: of this thread's own, if it had one."""
         report = self._hooks.local.report or (self.history[-1] if self.history else None)
         if report is None:
-            raise ValueError(
-                "report must be asked for after a forward pass or generate() with an image, got none so far"
-            )
+            raise ValueError("no report yet: it is there after the first forward pass or generate() with an image")
         return report
 
     @property

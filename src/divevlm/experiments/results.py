@@ -77,12 +77,17 @@ def relative(scores: dict[str, float], full: dict[str, float] | None) -> float |
     return relative_average(scores, full)
 
 
-def _relative_error(records: Sequence[Record], vanilla: Sequence[Record]) -> float:
-    """Standard error of the relative average: ratios of paired samples, task by task (delta method), in percent."""
+def _relative_error(records: Sequence[Record], vanilla: Sequence[Record]) -> float | None:
+    """Standard error of the relative average: ratios of paired samples, task by task (delta method), in percent.
+
+    None where a task has a single question, of which no spread is known.
+    """
     whole = {_question(record): record["score"] for record in vanilla}
     pairs: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for record in records:
         pairs[record["task"]].append((record["score"], whole[_question(record)]))
+    if any(len(of_task) < 2 for of_task in pairs.values()):
+        return None
     total = 0.0
     for of_task in pairs.values():
         mean = fmean(full for _, full in of_task)
