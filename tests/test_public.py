@@ -112,3 +112,30 @@ def test_the_family_of_the_page_runs(monkeypatch):
     monkeypatch.setattr(type(entry.model.config), "model_type", "my_vlm")
     assert known == ("Llava", kept()[1])
     assert kept()[0] == "MyVLM"
+
+
+WITHOUT_TINY = """
+import sys
+sys.modules["divevlm_tiny"] = None
+import divevlm.batch.run, divevlm.experiments.runner, divevlm.experiments.paper.reproduce, divevlm.experiments.check.findings
+import divevlm.experiments.analysis.analyses, divevlm.bench.engine, divevlm.bench.selection, divevlm.serve.vllm
+from divevlm.experiments.check.pictures import pictures
+assert [picture.size for _, picture in pictures()] == [(336, 336), (448, 252), (640, 480)]
+from divevlm.experiments.tasks import items
+items(["existence"])
+"""
+
+
+def test_only_embedded_questions_need_the_embedded_models():
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TINY], capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1].startswith("ModuleNotFoundError: import of divevlm_tiny halted")
+    assert "in _still" in done.stderr  # everything before that line worked
+
+
+def test_the_embedded_tasks_are_those_of_the_embedded_models():
+    from divevlm_tiny.clips import CLIP_TASKS
+    from divevlm_tiny.words import TASKS
+
+    from divevlm.experiments import tasks
+
+    assert (tasks.TASKS, tasks.CLIP_TASKS) == (TASKS, CLIP_TASKS)

@@ -34,6 +34,8 @@ def test_files_are_relative_to_the_input(tmp_path):
         (b"[" * 100_000, "a row must be one JSON object"),
         ([1], "a row must be one JSON object, got [1]"),
         (GOOD | {"id": ["a"]}, "id must be a word or a number, got ['a']"),
+        (b'{"id": NaN, "image": "a.png", "question": "What?"}', "id must be a word or a number, got nan"),
+        (GOOD | {"image": "http://a/b.png"}, "image must be a file on this machine, got 'http://a/b.png'"),
         (GOOD | {"question": " "}, "question must be a text, got ' '"),
         ({"image": "a.png"}, "question must be a text, got None"),
         ({"question": "What?"}, "a row must be one with either image or video, got ['question']"),

@@ -153,3 +153,11 @@ def test_without_vllm_the_extra_is_named(job, monkeypatch):
     with pytest.raises(ValueError, match=r"engine vllm needs vLLM: pip install 'divevlm\[vllm\]'"):
         run(replace(job, engine="vllm"))
     assert not job.out.exists()
+
+
+def test_what_the_command_says_already_is_not_said_again(there):
+    overrides = {"hf_overrides": {"architectures": ["LlavaForConditionalGeneration"]}, "dtype": "float32"}
+    with pytest.raises(
+        ValueError, match=r"^--llm must be without what the command says already, got 'dtype, hf_overrides'$"
+    ):
+        Vllm(replace(there, llm=there.llm | overrides))

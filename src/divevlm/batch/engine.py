@@ -53,6 +53,8 @@ class Engine(ABC):
                 if row.error is not None:
                     raise ValueError(row.error)
                 ready.append((row, self._item(row)))
+            except ImportError:  # of this machine, not of the row
+                raise
             except Exception as error:  # files can be wrong in any way
                 found[row.line] = self._failed(row, error)
         if ready:
@@ -129,7 +131,6 @@ class Local(Engine):
 
 
 def _there(name: str, path: str) -> Path:
-    require("://" not in path, name, path, "a file on this machine")
     require(Path(path).is_file(), name, path, "a file that is there")
     return Path(path)
 

@@ -55,7 +55,7 @@ def _row(number: int, line: bytes, folder: Path) -> Row:
     try:
         given = _object(line)
         name = given.get("id")
-        if not isinstance(name, (str, int, float, type(None))):
+        if not isinstance(name, (str, int, float, type(None))) or name != name:  # NaN is no JSON
             told, name = name, None
             require(False, "id", told, "a word or a number")
         return Row(number, name, **_fields(given, folder))
@@ -87,6 +87,8 @@ def _fields(given: dict[str, Any], folder: Path) -> dict[str, Any]:
         Budget(keep)
     whole = isinstance(length, int) and not isinstance(length, bool)
     require(length is None or (whole and length >= 1), "max_new_tokens", length, "a count of at least 1")
+    for path in [*images, *([] if video is None else [video])]:
+        require("://" not in path, "image" if video is None else "video", path, "a file on this machine")
     return {
         "question": question,
         "images": [str(folder / one) for one in images],

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from importlib.util import find_spec
 from typing import Any
 
 from divevlm.batch.engine import Engine
 from divevlm.batch.job import Job
 from divevlm.batch.rows import Row, batches, read
+from divevlm.checks import require
 from divevlm.experiments.journal import Journal, Record, key
 from divevlm.experiments.loading import machine
 from divevlm.files import write
@@ -24,6 +26,10 @@ def run(job: Job, engine: Engine | None = None) -> dict[str, Any]:
     """
     job.check()
     rows, mark = read(job.input)
+    if any(row.video for row in rows):
+        require(
+            find_spec("av") is not None, "INPUT", str(job.input), "pictures without PyAV (pip install 'divevlm[video]')"
+        )
     with Journal(job.out, job.same(mark), job.shard) as journal:
         ask(job, journal, rows, engine)
         journal.catch_up()

@@ -52,8 +52,10 @@ class Vllm(Engine):
         where = config.name_or_path  # of an embedded model: its folder
         self.processor = processor_of(where)
         given = {"model": where, "dtype": job.dtype or "auto", **vllm_options(job.model, job.method, job.keep)}
+        ours = sorted(set(given) & set(job.llm))
+        require(not ours, "--llm", ", ".join(ours), "without what the command says already")
         try:
-            self.llm = vllm.LLM(**given | job.llm)
+            self.llm = vllm.LLM(**given, **job.llm)
         except Exception as error:  # a process of vLLM's own that does not start tells it by any exception
             raise ValueError(f"--model must be one that vLLM starts with, got {job.model!r}: {told(error)}") from None
         self.marks = sorted(FAMILIES.get(config.model_type)().token_ids(config).values())

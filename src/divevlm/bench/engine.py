@@ -18,7 +18,7 @@ from divevlm.experiments.loading import machine
 
 
 @dataclass(frozen=True)
-class ModelShape:
+class BenchShape:
     """A decoder of `layers` blocks and `width`, with `views` images of 24 x 24 tokens and `text` tokens of prompt."""
 
     layers: int
@@ -31,10 +31,10 @@ class ModelShape:
         return f"{self.layers} blocks, d {self.width}, {576 * self.views} + {self.text} tokens"
 
 
-SHAPES = (ModelShape(24, 1024, 1, 60, (192, 128, 64)), ModelShape(24, 1024, 5, 60, (640, 320, 160)))
+SHAPES = (BenchShape(24, 1024, 1, 60, (192, 128, 64)), BenchShape(24, 1024, 5, 60, (640, 320, 160)))
 
 
-def random_llava(shape: ModelShape) -> tuple[Any, dict[str, Tensor]]:
+def random_llava(shape: BenchShape) -> tuple[Any, dict[str, Tensor]]:
     """The real class with random weights; its vision tower is kept tiny, so that the language model is what is timed."""
     from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
 
@@ -60,7 +60,7 @@ def random_llava(shape: ModelShape) -> tuple[Any, dict[str, Tensor]]:
 
 @torch.no_grad()
 def measure(
-    shapes: Sequence[ModelShape] = SHAPES,
+    shapes: Sequence[BenchShape] = SHAPES,
     rounds: int = 3,
     decode: int = 16,
     tick: Callable[..., object] = lambda text, share=None: None,

@@ -36,7 +36,7 @@ EXAMPLES = """examples:
   divevlm check llava-hf/llava-1.5-7b-hf                    does pruning work on your checkpoint and card?
   divevlm doctor                                            is everything in order here?
 
-Every command has --help and --json."""
+Every command has --help, all but serve --json."""
 
 
 def parser() -> Parser:

@@ -201,7 +201,7 @@ def _at_least_one(options: argparse.Namespace, *names: str) -> None:
 
 
 def _engine_shape(text: str) -> Any:
-    from divevlm.bench.engine import ModelShape
+    from divevlm.bench.engine import BenchShape
 
     match = re.fullmatch(r"(\d+),(\d+),(\d+),(\d+):(\d+(?:,\d+)*)", text)
     numbers = [int(part) for part in match.groups()[:4]] if match else [0]
@@ -211,7 +211,7 @@ def _engine_shape(text: str) -> Any:
         allowed = "L,d,V,M:K,K with at least 3 blocks, d a multiple of 64, 1 view, 6 text tokens, and K up to 576 V"
         raise ValueError(f"--shape must be {allowed}, got {text!r}")
     layers, width, views, words = numbers
-    return ModelShape(layers, width, views, words, keeps)
+    return BenchShape(layers, width, views, words, keeps)
 
 
 def _shape(text: str) -> list[int]:

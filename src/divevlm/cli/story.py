@@ -41,7 +41,9 @@ def story(result: dict[str, Any], example: Any, answers: dict[str, dict[str, Any
             f"medians of {ROUNDS} runs. {rows[0][1].split()[-1]} questions are too few for a verdict: docs/results.md has",
             "1,000 and three trainings, and says where DIVE is behind.",
             "",
-            "The first question that frozen scores and DIVE answer differently with 16:",
+            "The first question that frozen scores and DIVE answer differently with 16:"
+            if answers["frozen 16"]["answer"] != answers["DIVE 16"]["answer"]
+            else "One of the questions (frozen scores and DIVE agree on all with 16):",
             f"{example.text} ({example.answer})",
             "",
             table(["kept", "answers"], short, left=("answers",)),

@@ -16,7 +16,7 @@ from divevlm.engine.features import Features
 from divevlm.engine.passes import Pass
 from divevlm.engine.patches import Hook, Patch, bound
 from divevlm.engine.prefill import PIXELS, Reader, encoder_outputs, has_pixels
-from divevlm.engine.prompt import MASKS, Prompt, checked_mask, prompt_of_generate, text_labels
+from divevlm.engine.prompt import MASKS, PromptMarks, checked_mask, prompt_of_generate, text_labels
 from divevlm.engine.report import Report, report_of
 from divevlm.engine.sequence import Deepstack
 from divevlm.engine.setup import COMPILE, Setup
@@ -27,7 +27,7 @@ from divevlm.models.base import Family
 class Calls:
     """The calls under way in a thread, each list from the outermost to the innermost."""
 
-    prompts: list[Prompt] = field(default_factory=list)  # of the model
+    prompts: list[PromptMarks] = field(default_factory=list)  # of the model
     expected: list[int] = field(default_factory=list)  # passes there must have been when the model's call is over
     arguments: list[dict[str, Any]] = field(default_factory=list)  # of the model without its head
     passes: list[Pass | None] = field(default_factory=list)  # of the language model
@@ -37,7 +37,7 @@ class UnderWay(threading.local):
     """What is under way in this thread."""
 
     def __init__(self) -> None:
-        self.generated = Prompt()  # of the innermost call of generate()
+        self.generated = PromptMarks()  # of the innermost call of generate()
         self.calls = Calls()  # inside of it
         self.count = 0  # passes so far
         self.report: Report | None = None  # of this thread's last prefill

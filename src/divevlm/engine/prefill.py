@@ -12,7 +12,7 @@ from torch import Tensor
 from divevlm.checks import require
 from divevlm.engine.caches import is_pruned
 from divevlm.engine.features import Encoded, Features
-from divevlm.engine.prompt import Prompt
+from divevlm.engine.prompt import PromptMarks
 from divevlm.engine.setup import Setup
 from divevlm.engine.vision import joined, tokens_of_rows
 from divevlm.methods.base import Vision
@@ -44,7 +44,7 @@ class Reader:
         self.model, self.family, self.setup, self.features, self.warn = model, family, setup, features, warn
 
     def read(
-        self, outer: Mapping[str, Any], inner: Mapping[str, Any], prompt: Prompt
+        self, outer: Mapping[str, Any], inner: Mapping[str, Any], prompt: PromptMarks
     ) -> tuple[Prefill | None, Tensor, Tensor | None] | None:
         """The prefill, its columns that are present [B, S] and those before it [B, P]; None: nothing to prune.
 
@@ -95,7 +95,7 @@ class Reader:
         self,
         outer: Mapping[str, Any],
         encoded: Mapping[str, Encoded],
-        prompt: Prompt,
+        prompt: PromptMarks,
         size: tuple[int, int],
         before: int,
     ) -> Sequence[Layout] | None:

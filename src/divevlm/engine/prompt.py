@@ -25,7 +25,7 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
 
 
 @dataclass(frozen=True)
-class Prompt:
+class PromptMarks:
     """What a call of generate() or of the model says of its tokens.
 
     length       of generate(): tokens behind it are candidates or answers
@@ -91,7 +91,7 @@ class Prompt:
         return layouts
 
 
-def prompt_of_generate(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Prompt:
+def prompt_of_generate(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PromptMarks:
     """Takes our own arguments out of those of generate(), and refuses what it can't do with a pruned cache."""
     settings = kwargs.get("generation_config") or model.generation_config
     for name, (allowed, instead) in REFUSED.items():
@@ -100,7 +100,7 @@ def prompt_of_generate(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     given = [kwargs.get(name) for name in ("attention_mask", "inputs_embeds", "input_ids", "inputs")]
     prompt = next((value for value in (*given, *args[:1]) if value is not None), None)
     length = prompt.shape[1] if isinstance(prompt, Tensor) and prompt.dim() > 1 else None
-    return Prompt(length, **{name: checked_mask(name, kwargs.pop(name, None)) for name in MASKS})
+    return PromptMarks(length, **{name: checked_mask(name, kwargs.pop(name, None)) for name in MASKS})
 
 
 def checked_mask(name: str, mask: Any) -> Tensor | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from divevlm_tiny.splits import SIZES
 from torch import distributed
 from tqdm import tqdm
 
@@ -89,7 +88,11 @@ class Run:
         return [*self.embedded, *(self.benchmarks if self.mode == "forced" else [])]
 
     def items(self) -> list[Item]:
-        sizes = SIZES if embedded_name(self.model) == "qwen2vl" else ()  # that one takes any
+        sizes: Sequence[tuple[int, int]] = ()
+        if embedded_name(self.model) == "qwen2vl":  # takes any
+            from divevlm_tiny import SIZES
+
+            sizes = SIZES
         limit = 125 if self.limit is None else self.limit
         found = items(self.embedded, limit, self.split, sizes) if self.embedded else []
         if self.mode == "forced" and self.benchmarks:

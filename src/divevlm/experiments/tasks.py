@@ -1,4 +1,4 @@
-"""The embedded tasks: questions about drawn scenes, always available. Others come from lmms-eval (`lmms/`)."""
+"""The embedded tasks: questions about drawn scenes (extra `demo`). Others come from lmms-eval (`lmms/`)."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
-
-from divevlm_tiny.clips import CLIP_TASKS, FRAMES
-from divevlm_tiny.splits import ClipSample, Sample, clip_stream, questions
-from divevlm_tiny.words import TASKS
+from typing import TYPE_CHECKING, Any
 
 from divevlm.checks import require
 from divevlm.media import Video
 
+if TYPE_CHECKING:
+    from divevlm_tiny.splits import ClipSample, Sample
+
 __all__ = ["ALL", "CLIP_TASKS", "MIRRORS", "TASKS", "Item", "expand", "f1", "is_embedded", "item_of", "items", "right"]
 
 ALL = "embedded"
-KNOWN = f"{ALL}, {', '.join(TASKS)}, or (videos) {', '.join(CLIP_TASKS)}"
 MIRRORS = {  # what each stands for among the paper's benchmarks
     "existence": "POPE",
     "attribute": "GQA",
@@ -29,6 +27,9 @@ MIRRORS = {  # what each stands for among the paper's benchmarks
     "comparison": "GQA",
     "detail": "VizWiz",
 }
+TASKS = tuple(MIRRORS)
+CLIP_TASKS = ("motion", "direction", "order")
+KNOWN = f"{ALL}, {', '.join(TASKS)}, or (videos) {', '.join(CLIP_TASKS)}"
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,8 @@ def items(
 
 
 def _still(wanted: Sequence[str], limit: int, split: str, sizes: Sequence[tuple[int, int]]) -> list[Item]:
+    from divevlm_tiny import questions
+
     total = limit * len(TASKS)
     while True:
         samples = questions(split, total, sizes)
@@ -93,6 +96,8 @@ def item_of(sample: Sample, name: str) -> Item:
 
 
 def _moving(wanted: Sequence[str], limit: int, split: str) -> list[Item]:
+    from divevlm_tiny.splits import clip_stream
+
     found: list[Item] = []
     left = dict.fromkeys(wanted, limit)
     for one in clip_stream(split):
@@ -105,7 +110,7 @@ def _moving(wanted: Sequence[str], limit: int, split: str) -> list[Item]:
 
 
 def _frames(sample: ClipSample) -> list[Any]:
-    return [Video(sample.frames, list(range(FRAMES)), FRAMES, 2.0)]
+    return [Video(sample.frames, list(range(len(sample.frames))), len(sample.frames), 2.0)]
 
 
 def _picture(sample: Sample) -> list[Any]:

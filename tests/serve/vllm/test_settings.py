@@ -1,7 +1,11 @@
 """What a deployment asks for is checked before anything is loaded."""
 
+import sys
+from types import ModuleType
+
 import pytest
 
+import divevlm.serve.vllm
 from divevlm.methods import METHODS
 from divevlm.serve.vllm.cache import Recent
 from divevlm.serve.vllm.settings import Settings, servable_by_name
@@ -75,3 +79,9 @@ def test_the_cache_holds_the_most_recent_within_its_bound():
     recent.put("huge", [torch.zeros(26)])
     assert recent.get("huge") is None
     assert recent.held == 80
+
+
+def test_on_another_release_of_vllm_it_steps_aside(monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "vllm", ModuleType("vllm"))
+    divevlm.serve.vllm.register()
+    assert "is for vLLM 0.32 and is not there" in caplog.text

@@ -23,7 +23,7 @@ SIZES = ((24, 24), (16, 24), (24, 18), (20, 12), (16, 32), (32, 16))  # of pictu
 CLIP_SIZES = ((12, 12), (12, 16), (16, 12))
 
 
-class Asked:
+class WithQuestion:
     """What pictures and clips with a question have in common."""
 
     question: Question
@@ -42,7 +42,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Sample(Asked):
+class Sample(WithQuestion):
     """One question about one picture; `patches` are the numbers of the visual tokens that show what it asks about."""
 
     split: str
@@ -90,7 +90,7 @@ def _stream(split: str, sizes: Sequence[tuple[int, int]]) -> Iterator[Sample]:
 
 
 @dataclass(frozen=True)
-class ClipSample(Asked):
+class ClipSample(WithQuestion):
     """One question about one clip of eight frames."""
 
     split: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from io import BytesIO
 from typing import Any
 
@@ -13,7 +14,10 @@ QUESTIONS = (
 
 
 def pictures() -> list[tuple[str, Any]]:
-    """Name and picture: two drawn scenes, upright and wide, and a photograph."""
+    """Name and picture: two drawn scenes, upright and wide, and a photograph; without the embedded ones three photographs."""
+    if find_spec("divevlm_tiny") is None:
+        sizes = {"a square photograph": (336, 336), "a wide photograph": (448, 252), "a photograph": (640, 480)}
+        return [(name, photograph(seed, *size)) for seed, (name, size) in enumerate(sizes.items())]
     from divevlm_tiny.scene import scene
     from PIL import Image
 

@@ -7,18 +7,26 @@ pruned.py     in its workers: encodes, looks ahead (scout.py), chooses (divevlm.
 models.py     vLLM's own model classes with these two in front
 """
 
+import logging
+
 from divevlm.serve.vllm.settings import ARCHITECTURES
 
 __all__ = ["ARCHITECTURES", "register"]
 
 
 def register() -> None:
-    """Make the architectures known to vLLM. Nothing of it runs unless a deployment asks for one of them."""
-    from vllm import ModelRegistry
-    from vllm.model_executor.models.config import MODELS_CONFIG_MAP
+    """Make the architectures known to vLLM. Nothing of it runs unless a deployment asks for one of them.
 
-    from divevlm.serve.vllm.config import Config
+    vLLM calls this at every start, whoever asked: on a release that it does not fit it says so and leaves vLLM alone.
+    """
+    try:
+        from vllm import ModelRegistry
+        from vllm.model_executor.models.config import MODELS_CONFIG_MAP
 
+        from divevlm.serve.vllm.config import Config
+    except ImportError as error:
+        logging.getLogger("divevlm").warning("divevlm's plugin is for vLLM 0.32 and is not there: %s", error)
+        return
     for name in ARCHITECTURES:
         ModelRegistry.register_model(name, f"divevlm.serve.vllm.models:{name}")
         MODELS_CONFIG_MAP[name] = Config

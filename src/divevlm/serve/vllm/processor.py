@@ -15,7 +15,7 @@ from divevlm.checks import require
 from divevlm.engine.decide import competitors
 from divevlm.methods import Method
 from divevlm.models.base import Layout, Visual
-from divevlm.serve.vllm.request import Place, Request
+from divevlm.serve.vllm.request import Request, Span
 from divevlm.serve.vllm.settings import Settings
 
 KEEP = "dive_keep"  # in a request's mm_processor_kwargs: its own budget
@@ -63,7 +63,7 @@ def request_of(full: Mapping[str, Any], settings: Settings, method: Method, keep
     flat = [name for name in names if any(isinstance(i[name].field, MultiModalFlatField) for i in items if name in i)]
     request = Request(
         ids=list(full["prompt_token_ids"]),
-        places=[Place(kind, full["mm_hashes"][kind][n], spot.offset, spot.length, 0) for spot, kind, n in found],
+        places=[Span(kind, full["mm_hashes"][kind][n], spot.offset, spot.length, 0) for spot, kind, n in found],
         keep=keep,
         settings=settings.key(keep),
         flat=flat,

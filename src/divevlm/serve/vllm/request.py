@@ -31,7 +31,7 @@ ON_CPU = MultiModalBatchedField(
 
 
 @dataclass(frozen=True)
-class Place:
+class Span:
     """An image or video in the prompt before pruning. name: its hash, of pixels and processor settings"""
 
     kind: str
@@ -44,7 +44,7 @@ class Place:
 @dataclass(frozen=True)
 class Request:
     ids: Sequence[int]  # the prompt before pruning
-    places: Sequence[Place]  # in the order of the prompt
+    places: Sequence[Span]  # in the order of the prompt
     keep: int | float | None  # as the request itself says; None: as the deployment does
     settings: str  # of the deployment
     flat: Sequence[str]  # fields whose items vLLM puts one behind the other; others are stacked
@@ -78,7 +78,7 @@ class Request:
             if name != BLOB:
                 _, index, own = name.split("_", 2)
                 items[int(index)][own] = value
-        places = [Place(**place) for place in told.pop("places")]
+        places = [Span(**place) for place in told.pop("places")]
         return Request(places=places, items=items, **told), number
 
     def inputs(self, numbers: Sequence[int], device: torch.device) -> dict[str, Any]:
