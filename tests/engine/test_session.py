@@ -132,7 +132,7 @@ def test_unknown_families_are_refused():
 def test_a_report_before_any_prefill_is_refused():
     with (
         divevlm.prune(build("llava").model, keep=4) as session,
-        pytest.raises(ValueError, match="^report must be asked for"),
+        pytest.raises(ValueError, match="^no report yet: it is there after the first forward pass"),
     ):
         _ = session.report
 
