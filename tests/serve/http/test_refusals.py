@@ -132,7 +132,7 @@ def host():
             self.send_response(302 if self.path == "/away" else 200)
             self.send_header("Location", "/picture")
             self.end_headers()
-            self.wfile.write(file.getvalue() * (100_000 if self.path == "/large" else 1))
+            self.wfile.write(file.getvalue() + b" " * {"/large": 10_000_000, "/some": 600_000}.get(self.path, 0))
 
         def log_message(self, *_):
             pass
@@ -152,6 +152,9 @@ def test_a_host_that_is_named_is_asked_for_pictures_and_no_other(start, small, h
     assert "data URL" in reason(post(small, with_url(f"http://{host}/picture")))
     assert "status 302" in reason(post(allowed, with_url(f"http://{host}/away")))
     assert "at most 1000000 bytes" in reason(post(allowed, with_url(f"http://{host}/large")))
+    few = {"messages": with_url(f"http://{host}/some")["messages"] * 2, "max_tokens": 1}
+    assert "at most 1000000 bytes with the request's other pictures" in reason(post(allowed, few))
+    assert post(allowed, few | {"messages": few["messages"][:1]}).status_code == 200
     name = host.split(":")[0]
     for url in (
         f"http://{name}/picture",

@@ -44,7 +44,7 @@ class Desk:
     async def check(self, body: bytes) -> Asked:
         chat = read(body, self.served.name, self.limits)
         session = self.served.session(self.deployed.asked(chat))
-        data = [await pictures.content(url, self.hosts, self.limits) for url in chat.urls]
+        data = await pictures.contents(chat.urls, self.hosts, self.limits)
         for picture in data:
             pictures.check(picture, self.limits)
         return Asked(chat, session, data)
