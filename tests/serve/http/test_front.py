@@ -49,3 +49,17 @@ def test_the_explorer_is_for_requests_that_prune_a_picture(small):
     )
     assert (made.status_code, made.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert small.ask("hi", picture(1, 30, 30), max_tokens=2).usage.completion_tokens == 2
+
+
+def test_the_explorer_refuses_what_it_would_ignore(small):
+    asked = turn("hi", picture(1, 30, 30))
+    for more, told in (
+        ({"messages": [{"role": "system", "content": "be brief"}, asked]}, "one user's message"),
+        ({"messages": [asked | {"role": "assistant"}]}, "one user's message"),
+        ({"temperature": 0.5}, "temperature must be left out for the explorer, got 0.5"),
+        ({"stop": "x"}, "stop must be left out"),
+        ({"stream": True}, "stream must be left out"),
+    ):
+        refused = httpx.post(f"{small.url}/explore", json={"messages": [asked]} | more, timeout=60)
+        assert refused.status_code == 400, more
+        assert told in refused.json()["error"]["message"]
