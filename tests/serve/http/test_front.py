@@ -1,5 +1,7 @@
 """The front page in a real Chromium, and the explorer that it shows."""
 
+import json
+
 import httpx
 import pytest
 from playwright.sync_api import expect
@@ -33,6 +35,27 @@ def test_a_visitor_asks_and_sees_the_tokens_that_were_kept(locked, browser, tmp_
     expect(explorer.locator("#told")).to_contain_text("Step 5 of 5: picks token")
     context.close()
     assert problems == []
+
+
+@pytest.mark.parametrize(("typed", "sent"), [("1.0", 1.0), ("1", 1), ("5e-1", 0.5), (" 0.25 ", 0.25)])
+def test_keep_is_sent_as_it_is_typed(small, browser, tmp_path, typed, sent):
+    file = tmp_path / "picture.png"
+    picture(4, 40, 40).save(file)
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(small.url)
+    page.locator("#picture").set_input_files(file)
+    page.locator("#method").fill("fastv")
+    page.locator("#keep").fill("1,5")
+    page.get_by_role("button", name="Ask").click()
+    expect(page.locator("#told")).to_have_text("Keep must be a count (64) or a share (0.25), got 1,5")
+    page.locator("#keep").fill(typed)
+    with page.expect_response("**/explore") as answer:
+        page.get_by_role("button", name="Ask").click()
+    settings = json.loads(answer.value.request.post_data)["divevlm"]
+    context.close()
+    assert answer.value.status == 200
+    assert (settings, type(settings["keep"])) == ({"method": "fastv", "keep": sent}, type(sent))
 
 
 def test_the_explorer_is_for_requests_that_prune_a_picture(small):
