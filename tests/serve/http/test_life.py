@@ -46,6 +46,13 @@ def test_sigterm_answers_what_is_here_and_takes_nothing_new(folder):
         assert process.run.stdout.read() == "drained\n"
 
 
+def test_another_address_of_this_machine_answers_to_its_name(folder):
+    with Process(folder, "--host", "127.0.0.2") as process:
+        assert process.url.startswith("http://127.0.0.2:")
+        assert httpx.get(f"{process.url}/health").json() == {"status": "ok"}
+        assert httpx.get(f"{process.url}/health", headers={"Host": "evil.example"}).status_code == 400
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
