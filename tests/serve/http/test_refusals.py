@@ -204,6 +204,18 @@ def test_settings_that_do_not_go_with_the_model(small):
         assert told in reason(post(small, {"messages": [turn("hi", IMAGE)], "divevlm": setting}))
 
 
+@pytest.mark.parametrize(("error", "logged"), [(ValueError("odd"), 0), (AttributeError("odd"), 1)])
+def test_what_may_be_our_fault_is_logged(small, monkeypatch, caplog, error, logged):
+    def broken(*_, **__):
+        raise error
+
+    monkeypatch.setattr(small.desk.served.handler, "_build_generation_config", broken)
+    told = reason(post(small, {"messages": [turn("hi", IMAGE)]}))
+    assert told == f"the model's processor refuses this request: {type(error).__name__}: odd"
+    found = [record for record in caplog.records if record.name == "divevlm.serve"]
+    assert [record.exc_info[1] for record in found] == [error] * logged
+
+
 def test_other_machines_need_a_token():
     check("127.0.0.1", 80, None)
     check("::1", 80, None)

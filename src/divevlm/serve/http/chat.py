@@ -85,6 +85,8 @@ def blame(order: Order, error: Exception) -> tuple[int, str]:
     if isinstance(error, HTTPException):
         return error.status_code, str(error.detail)
     if not order.begun:
+        if not isinstance(error, ValueError):  # may be a fault of ours
+            LOG.error("a request could not be prepared", exc_info=error)
         return 400, f"the model's processor refuses this request: {type(error).__name__}: {line(error)}"
     if isinstance(error, ValueError):
         return 400, line(error)
