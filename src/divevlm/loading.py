@@ -40,7 +40,7 @@ def config_of(model: str) -> Any:
     from transformers import AutoConfig
 
     where, options = source_of(model)
-    with _in_one_line(model):
+    with one_line_errors(model):
         return AutoConfig.from_pretrained(where, **options)
 
 
@@ -74,7 +74,7 @@ def load(
     from divevlm.processors import processor_of
 
     more = {"device_map": device_map, "attn_implementation": attn}
-    with _in_one_line(model, f" with attention {attn}" if attn else ""):
+    with one_line_errors(model, f" with attention {attn}" if attn else ""):
         if embedded_name(model) is not None:
             from divevlm_tiny.shipped import processor_of as embedded_processor
 
@@ -141,7 +141,7 @@ def _hub_answers() -> bool:
 
 
 @contextmanager
-def _in_one_line(model: str, how: str = "") -> Iterator[None]:
+def one_line_errors(model: str, how: str = "") -> Iterator[None]:
     """A broken file is told by any exception."""
     try:
         yield

@@ -12,6 +12,7 @@ from divevlm.registry import Registry
 
 __all__ = ["METHODS", "Method", "method_of", "parse", "setting_value"]
 
+KINDS = {bool: (bool,), int: (int,), float: (int, float), str: (str,), NoneType: (NoneType,)}
 METHODS: Registry[type[Method]] = Registry("method")
 METHODS.add("dive", "divevlm.methods.dive:DIVE")
 METHODS.add("dive-no-language", "divevlm.methods.dive:NoLanguage")
@@ -69,15 +70,29 @@ def _built(name: str, keep: int | float | Budget | None, settings: dict[str, Any
 
 
 def _check_kind(method: str, option: str, value: Any, hint: Any) -> None:
-    """Refuse a value that the field's type does not allow: numbers, words, yes or no. The method checks the rest."""
+    """Refuse a value that the field's type does not allow: numbers, words, yes or no, lists. The method checks the rest."""
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    known = {bool: (bool,), int: (int,), float: (int, float), str: (str,), NoneType: (NoneType,)}
     kinds = tuple(str if get_origin(kind) is Literal else kind for kind in kinds)
-    if any(kind not in known for kind in kinds):
+    if any(kind not in KINDS and get_origin(kind) is not tuple for kind in kinds):
         return
-    if not any(isinstance(value, known[kind]) and (kind is bool or not isinstance(value, bool)) for kind in kinds):
-        allowed = " or ".join({str: "a word", NoneType: "None"}.get(kind, kind.__name__) for kind in kinds)
-        raise ValueError(f"{option} of {method} must be {allowed}, got {value!r}")
+    if not any(_is_a(value, kind) for kind in kinds):
+        raise ValueError(f"{option} of {method} must be {' or '.join(map(_shown, kinds))}, got {value!r}")
+
+
+def _is_a(value: Any, kind: Any) -> bool:
+    if get_origin(kind) is not tuple:
+        return isinstance(value, KINDS[kind]) and (kind is bool or not isinstance(value, bool))
+    first, *more = get_args(kind)
+    if not isinstance(value, (list, tuple)) or (... not in more and len(value) != 1 + len(more)):
+        return False
+    return all(_is_a(one, first) for one in value)
+
+
+def _shown(kind: Any) -> str:
+    if get_origin(kind) is tuple:
+        first, *more = get_args(kind)
+        return f"a list of {'' if ... in more else f'{1 + len(more)} '}{first.__name__}s"
+    return {str: "a word", NoneType: "None"}.get(kind) or str(kind.__name__)
 
 
 def parse(text: str) -> tuple[str, dict[str, Any]]:

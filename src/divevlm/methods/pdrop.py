@@ -36,9 +36,12 @@ class PyramidDrop(Staged):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        rising = all(a < b for a, b in zip(self.cuts, self.cuts[1:], strict=False))
-        require(bool(self.cuts) and min(self.cuts) >= 0 and rising, "cuts", self.cuts, "ascending block numbers")
-        fits = self.ratios is None or len(self.ratios) == len(self.cuts)
+        whole = isinstance(self.cuts, (list, tuple)) and all(type(cut) is int for cut in self.cuts)
+        rising = whole and all(a < b for a, b in zip(self.cuts, self.cuts[1:], strict=False))
+        require(bool(self.cuts) and rising and min(self.cuts) >= 0, "cuts", self.cuts, "ascending block numbers")
+        fits = self.ratios is None or (
+            len(self.ratios) == len(self.cuts) and all(0 < share <= 1 for share in self.ratios)
+        )
         require(fits, "ratios", self.ratios, f"one share for each of the {len(self.cuts)} cuts")
 
     def blocks(self, blocks: int, default: int) -> tuple[int, ...]:

@@ -1,13 +1,16 @@
 """Bad requests, made from good ones by a seed: each is refused with a reason, none breaks the server."""
 
 import copy
+import itertools
 import json
 import random
 import socket
+from dataclasses import fields
 
 import httpx
 import pytest
 
+from divevlm.methods import METHODS, Method
 from tests.serve.http.conftest import turn
 from tests.zoo import picture
 
@@ -119,6 +122,47 @@ def test_600_bad_requests_get_a_reason_each_and_the_server_lives(small):
         after = client.post(url, content=json.dumps(GOOD).encode())
     assert after.status_code == 200
     assert small.desk.places.taken == 0
+
+
+ODD = [-1, 0, 1e-300, 1e300, 10**40, True, None, "ab", {}, [0.5], [1, 2], [1e300, None]]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_setting_of_any_method_is_taken_or_refused_by_its_name(small, name):
+    url, inherited = f"{small.url}/v1/chat/completions", {field.name for field in fields(Method)}
+    settings = {field.name for field in fields(METHODS.get(name)) if field.init} - (
+        inherited if name != "dive" else {"keep"}
+    )
+    with httpx.Client(timeout=60) as client:
+        for setting, value in itertools.product(sorted(settings), ODD):
+            told = {"method": name, "keep": 4, setting: value}
+            answer = client.post(url, json={"messages": GOOD["messages"], "max_tokens": 1, "divevlm": told})
+            assert answer.status_code in (200, 400), (answer.status_code, answer.text[:300], told)
+            if answer.status_code == 400:
+                assert f"{setting} " in answer.json()["error"]["message"], told
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        ({"method": "mmtok", "tokenizer": "x"}, "tokenizer must be left out"),
+        ({"method": "mmtok:tokenizer=x"}, "tokenizer must be left out"),
+        ({"method": "mmtok", "padding": 5}, "padding of mmtok must be a list of 2 floats, got 5"),
+        ({"method": "pdrop", "cuts": [0.5]}, "cuts of pdrop must be a list of ints, got [0.5]"),
+        ({"method": "pdrop", "cuts": "ab"}, "cuts of pdrop must be a list of ints, got 'ab'"),
+        ({"method": "mmtok", "alpha": 1e300}, "alpha must be 0 or from 0.0001 to 10000.0 in size, got 1e+300"),
+    ],
+)  # fmt: skip
+def test_what_is_told_of_a_setting(small, told, reason):
+    answer = httpx.post(f"{small.url}/v1/chat/completions", json={"messages": GOOD["messages"], "divevlm": told})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].startswith(f"divevlm: {reason}")
+
+
+@pytest.mark.parametrize(("temperature", "status"), [(1e-300, 400), (1e-6, 400), (1e-5, 200), (0, 200)])
+def test_temperatures_next_to_0(small, temperature, status):
+    body = {"messages": GOOD["messages"], "max_tokens": 1, "temperature": temperature}
+    assert httpx.post(f"{small.url}/v1/chat/completions", json=body).status_code == status
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,13 @@ def test_sigterm_answers_what_is_here_and_takes_nothing_new(folder):
         assert process.run.stdout.read() == "drained\n"
 
 
+def test_another_address_of_this_machine_answers_to_its_name(folder):
+    with Process(folder, "--host", "127.0.0.2") as process:
+        assert process.url.startswith("http://127.0.0.2:")
+        assert httpx.get(f"{process.url}/health").json() == {"status": "ok"}
+        assert httpx.get(f"{process.url}/health", headers={"Host": "evil.example"}).status_code == 400
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -56,7 +63,9 @@ def test_sigterm_answers_what_is_here_and_takes_nothing_new(folder):
         (["--method", "dove"], "did you mean 'dive'?"),
         (["--method", "dive:layer=99"], "layer must be a block number from 0 to 3"),
         (["--token-file", "no/such/file"], "no/such/file"),
-        (["--model", "no/such/model"], "no/such/model"),
+        (["--model", "no/such/model"], "model must be an embedded one"),
+        (["--model", "no/such/model"], "got 'no/such/model': no such folder"),
+        (["--attn", "flash_attention_2"], "that loads with attention flash_attention_2, got "),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -132,7 +132,7 @@ def host():
             self.send_response(302 if self.path == "/away" else 200)
             self.send_header("Location", "/picture")
             self.end_headers()
-            self.wfile.write(file.getvalue() * (100_000 if self.path == "/large" else 1))
+            self.wfile.write(file.getvalue() + b" " * {"/large": 10_000_000, "/some": 600_000}.get(self.path, 0))
 
         def log_message(self, *_):
             pass
@@ -152,6 +152,9 @@ def test_a_host_that_is_named_is_asked_for_pictures_and_no_other(start, small, h
     assert "data URL" in reason(post(small, with_url(f"http://{host}/picture")))
     assert "status 302" in reason(post(allowed, with_url(f"http://{host}/away")))
     assert "at most 1000000 bytes" in reason(post(allowed, with_url(f"http://{host}/large")))
+    few = {"messages": with_url(f"http://{host}/some")["messages"] * 2, "max_tokens": 1}
+    assert "at most 1000000 bytes with the request's other pictures" in reason(post(allowed, few))
+    assert post(allowed, few | {"messages": few["messages"][:1]}).status_code == 200
     name = host.split(":")[0]
     for url in (
         f"http://{name}/picture",
@@ -199,6 +202,18 @@ def test_settings_that_do_not_go_with_the_model(small):
         ({"method": 3}, "method must be"),
     ):
         assert told in reason(post(small, {"messages": [turn("hi", IMAGE)], "divevlm": setting}))
+
+
+@pytest.mark.parametrize(("error", "logged"), [(ValueError("odd"), 0), (AttributeError("odd"), 1)])
+def test_what_may_be_our_fault_is_logged(small, monkeypatch, caplog, error, logged):
+    def broken(*_, **__):
+        raise error
+
+    monkeypatch.setattr(small.desk.served.handler, "_build_generation_config", broken)
+    told = reason(post(small, {"messages": [turn("hi", IMAGE)]}))
+    assert told == f"the model's processor refuses this request: {type(error).__name__}: odd"
+    found = [record for record in caplog.records if record.name == "divevlm.serve"]
+    assert [record.exc_info[1] for record in found] == [error] * logged
 
 
 def test_other_machines_need_a_token():

@@ -41,8 +41,8 @@ class Token:
         await self.app(scope, receive, send)
 
 
-def build(desk: Desk, token: str | None = None) -> Starlette:
-    """Without a token, only under names of this machine: other sites can't borrow a browser's way in."""
+def build(desk: Desk, token: str | None = None, host: str = "localhost") -> Starlette:
+    """Without a token, only under names of this machine: other sites can't borrow a browser's way in. host: that is bound"""
     front = (files("divevlm.serve.http") / "front.html").read_text(encoding="utf-8")
 
     async def home(request: Request) -> Response:
@@ -73,6 +73,6 @@ def build(desk: Desk, token: str | None = None) -> Starlette:
         Route("/v1/chat/completions", Endpoint(desk, desk.complete), methods=["POST"]),
         Route("/explore", Endpoint(desk, partial(explore, desk)), methods=["POST"]),
     ]
-    names = Middleware(TrustedHostMiddleware, allowed_hosts=list(LOOPBACK))
+    names = Middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK, host])
     guard = names if token is None else Middleware(Token, token=token)
     return Starlette(routes=routes, middleware=[guard], exception_handlers={HTTPException: refused})

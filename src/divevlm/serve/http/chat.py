@@ -44,7 +44,7 @@ class Desk:
     async def check(self, body: bytes) -> Asked:
         chat = read(body, self.served.name, self.limits)
         session = self.served.session(self.deployed.asked(chat))
-        data = [await pictures.content(url, self.hosts, self.limits) for url in chat.urls]
+        data = await pictures.contents(chat.urls, self.hosts, self.limits)
         for picture in data:
             pictures.check(picture, self.limits)
         return Asked(chat, session, data)
@@ -85,6 +85,8 @@ def blame(order: Order, error: Exception) -> tuple[int, str]:
     if isinstance(error, HTTPException):
         return error.status_code, str(error.detail)
     if not order.begun:
+        if not isinstance(error, ValueError):  # may be a fault of ours
+            LOG.error("a request could not be prepared", exc_info=error)
         return 400, f"the model's processor refuses this request: {type(error).__name__}: {line(error)}"
     if isinstance(error, ValueError):
         return 400, line(error)

@@ -24,7 +24,8 @@ WORDS = 64  # of an answer: it is given several times
 
 
 async def explore(desk: Desk, asked: Asked, order: Order) -> Response:
-    """The same request as for a chat; its last message is the question."""
+    """A chat request of one user's message; answers are greedy."""
+    _check(asked.chat)
     if asked.session is None or not asked.data:
         raise RequestError(
             400, "messages must have a picture and divevlm a method that prunes, for the explorer", "messages"
@@ -53,8 +54,17 @@ async def explore(desk: Desk, asked: Asked, order: Order) -> Response:
     return HTMLResponse(await made)
 
 
+def _check(chat: Chat) -> None:
+    """What the explorer would ignore is refused; 0 and false are what it does."""
+    if len(chat.messages) > 1 or chat.messages[0].role != "user":
+        raise RequestError(400, "messages must be one user's message, for the explorer", "messages")
+    for name in ("temperature", "top_p", "frequency_penalty", "seed", "stop", "stream", "stream_options"):
+        if getattr(chat, name):
+            raise RequestError(400, f"{name} must be left out for the explorer, got {getattr(chat, name)!r:.80}", name)
+
+
 def _question(chat: Chat) -> str:
-    content = chat.messages[-1].content
+    content = chat.messages[0].content
     return content if isinstance(content, str) else " ".join(part.text for part in content if isinstance(part, Text))
 
 

@@ -10,6 +10,7 @@ from transformers.cli.serving.model_manager import ModelManager
 from transformers.cli.serving.utils import GenerationState
 
 from divevlm.engine import Session
+from divevlm.loading import one_line_errors
 from divevlm.methods import Method
 from divevlm.processors import processor_of
 from divevlm.serve.http.generate import Manager
@@ -64,7 +65,9 @@ class Served:
 
     def __init__(self, source: str, name: str, limits: Limits, **options: Any) -> None:
         """options: of transformers' ModelManager (device, dtype, attn_implementation, ...)"""
-        self.models = Models(force_model=source, **options)
+        attn = options.get("attn_implementation")
+        with one_line_errors(source, f" with attention {attn}" if attn else ""):
+            self.models = Models(force_model=source, **options)
         (loaded,) = self.models.loaded_models.values()
         self.model, self.processor, self.name = loaded.model, loaded.processor, name
         text = self.model.config.get_text_config()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from io import BytesIO
 from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
@@ -20,15 +20,22 @@ if TYPE_CHECKING:
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")  # decoders without a programming language inside
 
 
-async def content(url: str, hosts: Collection[str], limits: Limits) -> bytes:
-    """The bytes of a picture."""
+async def contents(urls: Iterable[str], hosts: Collection[str], limits: Limits) -> list[bytes]:
+    """The bytes of a request's pictures; all together no more than its body may have."""
+    found: list[bytes] = []
+    for url in urls:
+        found.append(await _content(url, hosts, limits, room=limits.body - sum(map(len, found))))
+    return found
+
+
+async def _content(url: str, hosts: Collection[str], limits: Limits, room: int) -> bytes:
     if url.startswith("data:"):
         return _data(url)
     if not hosts:
         raise _refused(f"a data URL (data:image/png;base64,...), got {url!r:.80}")
     if not url.startswith(("https://", "http://")):
         raise _refused(f"a data URL or an address on {', '.join(sorted(hosts))}, got {url!r:.80}")
-    return await _fetched(url, hosts, limits)
+    return await _fetched(url, hosts, limits, room)
 
 
 def _data(url: str) -> bytes:
@@ -41,8 +48,8 @@ def _data(url: str) -> bytes:
         raise _refused(f"a data URL in base64, got one that is not: {line(error)}") from None
 
 
-async def _fetched(url: str, hosts: Collection[str], limits: Limits) -> bytes:
-    """Only from the hosts, no redirects, no more than the limit."""
+async def _fetched(url: str, hosts: Collection[str], limits: Limits, room: int) -> bytes:
+    """Only from the hosts, no redirects, no more bytes than there is room for."""
     try:
         address = httpx.URL(url)
         asked = address.host if address.port is None else f"{address.host}:{address.port}"
@@ -58,8 +65,10 @@ async def _fetched(url: str, hosts: Collection[str], limits: Limits) -> bytes:
                 raise _refused(f"there, got status {response.status_code} from {asked}")
             async for piece in response.aiter_bytes():
                 found += piece
-                if len(found) > limits.body:
-                    raise _refused(f"at most {limits.body} bytes, got more from {asked}")
+                if len(found) > room:
+                    raise _refused(
+                        f"at most {limits.body} bytes with the request's other pictures, got more from {asked}"
+                    )
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, TimeoutError) as error:
         raise _refused(f"reachable, got {type(error).__name__} from {url!r:.80}") from None
     return bytes(found)

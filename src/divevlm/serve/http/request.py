@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
+from divevlm.checks import require, whole
 from divevlm.methods import Method, method_of, parse
 from divevlm.serve.http.limits import Limits, RequestError, line
+
+COLDEST = 1e-5  # divided by less, scores overflow
+SIZES = (1e-4, 1e4)  # of a setting
 
 
 class Part(BaseModel):
@@ -38,6 +42,12 @@ class StreamOptions(Part):
     include_usage: bool = True  # the last chunk has it in any case
 
 
+def _not_next_to_0(temperature: float | None) -> float | None:
+    if temperature is not None and 0 < temperature < COLDEST:
+        raise ValueError(f"must be 0 (greedy) or at least {COLDEST}")
+    return temperature
+
+
 class Chat(Part):
     """What `/v1/chat/completions` takes."""
 
@@ -45,7 +55,7 @@ class Chat(Part):
     model: str | None = None
     max_tokens: Annotated[int | None, Field(ge=1)] = None
     max_completion_tokens: Annotated[int | None, Field(ge=1)] = None
-    temperature: Annotated[float | None, Field(ge=0, le=2)] = None
+    temperature: Annotated[float | None, Field(ge=0, le=2), AfterValidator(_not_next_to_0)] = None
     top_p: Annotated[float | None, Field(gt=0, le=1)] = None
     frequency_penalty: Annotated[float | None, Field(gt=-1, le=2)] = None
     seed: Annotated[int | None, Field(ge=0, lt=2**63)] = None
@@ -110,6 +120,19 @@ def _first(error: ValidationError) -> tuple[str, str]:
     return f"{where}: {found['msg']}{given}", where
 
 
+def _check(setting: str, value: Any, hint: Any) -> None:
+    """A request brings numbers and words, no objects, and no number that takes half precision to infinity or 0."""
+    require(hint is not Any, setting, value, "left out: what it takes is no number and no word")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return
+    if float in (hint, *get_args(hint)):
+        least, most = SIZES
+        ok = not value or least <= abs(value) <= most
+        require(ok, setting, value, f"0 or from {least} to {most} in size")
+    else:
+        whole(setting, value, 0)
+
+
 class Deployed:
     """The method of a deployment, and what a request may make of it."""
 
@@ -127,7 +150,10 @@ class Deployed:
                 raise ValueError(f"vanilla has no settings, got {', '.join(sorted({*(asked or {})} - {'method'}))}")
             return None
         settings = self.settings | given if name == self.name else given
-        return method_of(name, keep, settings)
+        method = method_of(name, keep, settings)
+        for setting in {**settings, **parse(name)[1]}:
+            _check(setting, getattr(method, setting), get_type_hints(type(method))[setting])
+        return method
 
     def asked(self, chat: Chat) -> Method | None:
         try:

@@ -55,7 +55,7 @@ def serve(desk: Desk, host: str, port: int, token: str | None, drain: float, rea
     """Until SIGTERM or SIGINT; what is under way or waits by then is answered, for `drain` seconds at most."""
     check(host, port, token)
     config = uvicorn.Config(
-        build(desk, token),
+        build(desk, token, host),
         log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=max(1, round(drain)),
     )  # fmt: skip
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
