@@ -42,7 +42,7 @@ class PyramidDrop(Staged):
         fits = self.ratios is None or (
             len(self.ratios) == len(self.cuts) and all(0 < share <= 1 for share in self.ratios)
         )
-        require(fits, "ratios", self.ratios, f"one share for each of the {len(self.cuts)} cuts")
+        require(fits, "ratios", self.ratios, f"one share for each of the {len(self.cuts)} cuts, above 0 and at most 1")
 
     def blocks(self, blocks: int, default: int) -> tuple[int, ...]:
         return tuple(cut for cut in self.cuts if cut < blocks) or (max(0, blocks - 1),)
