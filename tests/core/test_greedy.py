@@ -208,3 +208,11 @@ def test_coverage_by_greedy_is_near_the_best_of_all_subsets():
     order, _ = greedy_coverage(cover, 3)
     best = max(float(cover[:, list(some)].amax(dim=1).sum()) for some in itertools.combinations(range(9), 3))
     assert float(cover[:, order].amax(dim=1).sum()) >= (1 - 1 / 2.718281828) * best
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_coverage_of_what_is_no_number_is_refused_and_does_not_hang(value):
+    cover = torch.rand(3, 5)
+    cover[1, 2] = value
+    with pytest.raises(ValueError, match="^cover must be finite, got 'inf or nan'$"):
+        greedy_coverage(cover, 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from divevlm.checks import require
 from divevlm.core.top import best
 
 BLOCK = 32  # candidates that are scored again together
@@ -28,6 +29,7 @@ def greedy_coverage(cover: Tensor, keep: int, weight: Tensor | None = None) -> t
         return (columns[some] - level).clamp_min_(0).sum(dim=1) * factor[some]
 
     bound = torch.cat([score(some) for some in torch.arange(n, device=cover.device).split(16 * BLOCK)])
+    require(bool(bound.isfinite().all()), "cover", "inf or nan", "finite")
     order: list[int] = []
     scores: list[Tensor] = []
     while len(order) < keep:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from divevlm.checks import require
+from divevlm.checks import require, whole
 from divevlm.core.cluster import contextual_rows, nearest_target, target_places
 from divevlm.core.selection import Rows, Selection
 from divevlm.core.top import top_k
@@ -42,6 +42,8 @@ class VisionZip(Apart):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.merge in ("add", "mean"), "merge", self.merge, "'add' or 'mean'")
+        if self.contextual is not None:
+            whole("contextual", self.contextual, 0)
 
     def details(self, keep: int, tokens: int, blocks: int, views: int) -> dict[str, Any]:
         dominant, contextual = split(keep // views if self.apart else keep, self.contextual)
