@@ -112,7 +112,7 @@ raise SystemExit(main(sys.argv[2:]))
         (["reproduce", "table1", "--out", "{tmp}/table1"], "pip install 'divevlm[demo]'"),
         (["analyze", "ablation", "--out", "{tmp}/ablation"], "pip install 'divevlm[demo]'"),
         (["plan", "dive", "--keep", "64", "--model", "llava"], "pip install 'divevlm[demo]'"),
-        (["check", "llava", "--out", "{tmp}/check.json"], "pip install 'divevlm[demo]'"),
+        (["check", "llava", "--out", "{tmp}/check.json"], "pip install 'divevlm[cli]'"),
         (["run", "{tmp}/a.png", "What?"], "pip install 'divevlm[cli]'"),
         (["explore", "{tmp}/a.png", "What?", "-o", "{tmp}/page.html"], "pip install 'divevlm[cli]'"),
         (["run", "{tmp}/a.mp4", "What?"], "pip install 'divevlm[video]'"),
