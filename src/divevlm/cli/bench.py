@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from divevlm.checks import at_least, counts, names
+from divevlm.cli.bench_tables import engine_table, methods_table, selection_table, vllm_table
 from divevlm.files import check_picture, check_target, write
-from divevlm.terminal import progress, table
+from divevlm.terminal import progress
 
 
 def add(commands: Any) -> None:
@@ -114,7 +115,7 @@ def run_selection(options: argparse.Namespace) -> None:
     shapes = [SelectionShape(*_shape(text)) for text in options.shape] if options.shape else SHAPES
     with progress("bench selection") as tick:
         result = measure(shapes, options.rounds, options.slow_rounds, options.device, tick)
-    _show(options, result, _selection_table)
+    _show(options, result, selection_table)
 
 
 def run_methods(options: argparse.Namespace) -> None:
@@ -127,7 +128,7 @@ def run_methods(options: argparse.Namespace) -> None:
     chosen = costly if options.method == "all" else names("--method", options.method)
     with progress("bench selection") as tick:
         result = measure(chosen, shapes, options.rounds, tick)
-    _show(options, result, _methods_table)
+    _show(options, result, methods_table)
 
 
 def run_engine(options: argparse.Namespace) -> None:
@@ -138,7 +139,7 @@ def run_engine(options: argparse.Namespace) -> None:
     shapes = [_engine_shape(text) for text in options.shape] if options.shape else SHAPES
     with progress("bench engine") as tick:
         result = measure(shapes, options.rounds, tick=tick)
-    _show(options, result, _engine_table)
+    _show(options, result, engine_table)
 
 
 def run_accuracy(options: argparse.Namespace) -> None:
@@ -179,7 +180,7 @@ def run_vllm(options: argparse.Namespace) -> None:
     names = ("layers", "width", "keep", "clients", "rounds", "answer")
     with progress("bench vllm") as tick:
         result = measure(Load(**{name: getattr(options, name) for name in names}), tick)
-    _show(options, result, _vllm_table)
+    _show(options, result, vllm_table)
 
 
 def _draw(options: argparse.Namespace, plot: Callable[[dict[str, Any]], Any], result: dict[str, Any]) -> None:
@@ -219,89 +220,3 @@ def _shape(text: str) -> list[int]:
     if len(parts) not in (4, 5) or not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
         raise ValueError(f"--shape must be N,d,M,K or N,d,M,K,B with whole numbers of at least 1, got {text!r}")
     return [int(part) for part in parts]
-
-
-def _selection_table(result: dict[str, Any]) -> str:
-    with_prefill = any("of_prefill" in row for row in result["rows"])
-    last_but_one = "of prefill" if with_prefill else "peak / N^2"
-    head = ["(N, d, M, K)", "path", "ms", "over reference", "of floor", last_but_one, "picks"]
-    rows, last = [], None
-    for row in result["rows"]:
-        extra = f"{100 * row['of_prefill']:.1f} %" if "of_prefill" in row else ""
-        rows.append(
-            [
-                row["shape"] if row["shape"] != last else "",
-                row["path"],
-                f"{row['ms']:.1f}",
-                f"{row['over_reference']:.1f}x" if "over_reference" in row else f"{row['ms_per_sample']:.1f} ms each",
-                f"{row['of_floor']:.2f}x" if "of_floor" in row else "",
-                f"{row['peak_over_n2']:.2f}" if "peak_over_n2" in row else extra,
-                {True: "equal", False: "DIFFER"}[row["same_picks"]] if "same_picks" in row else "",
-            ]
-        )
-        last = row["shape"]
-    versions = ", ".join(f"{key} {value}" for key, value in result["machine"].items())
-    note = "medians of interleaved runs; floor = the product X X^T alone; picks: against float64"
-    if with_prefill:
-        note += "; prefill: 32 blocks of a 7B Llama in bfloat16"
-    return f"{table(head, rows)}\n\n{note}; {versions}"
-
-
-def _methods_table(result: dict[str, Any]) -> str:
-    rows, last = [], None
-    for row in sorted(result["rows"], key=lambda row: (row["shape"], row["ms"])):
-        shape = row["shape"] if row["shape"] != last else ""
-        rows.append([shape, row["method"], f"{row['ms']:.1f}", f"{row['of_dive']:.2f}x", row["cost"]])
-        last = row["shape"]
-    versions = ", ".join(f"{key} {value}" for key, value in result["machine"].items())
-    note = f"medians of {result['rounds']} interleaved runs on the same signals, float32; gathering them is not counted"
-    return f"{table(['(N, d, M, K)', 'method', 'ms', 'of DIVE', 'cost'], rows)}\n\n{note}; {versions}"
-
-
-def _engine_table(result: dict[str, Any]) -> str:
-    head = ["model", "keep", "prefill ms", "speed-up", "bound", "of bound", "selection", "token ms",
-            "of vanilla", "KV MB"]  # fmt: skip
-    rows, last = [], None
-    for row in result["rows"]:
-        rows.append(
-            [
-                row["shape"] if row["shape"] != last else "",
-                str(row["keep"]),
-                f"{row['prefill_ms']:.0f}",
-                f"{row['speedup']:.2f}x",
-                f"{row['bound']:.2f}x",
-                f"{100 * row['of_bound']:.0f} %",
-                f"{row['selection_ms']:.0f} ms, {100 * row['selection_of_vanilla']:.1f} %",
-                f"{row['token_ms']:.1f}",
-                f"{row['token_of_vanilla']:.2f}x",
-                f"{row['kv_bytes'] / 2**20:.2f} {'=' if row['kv_bytes'] == row['kv_bytes_formula'] else '!='} formula",
-            ]
-        )
-        last = row["shape"]
-    versions = ", ".join(f"{key} {value}" for key, value in result["machine"].items())
-    note = (
-        "bound = prefill operations, all tokens / kept (the paper's formula); selection: share of the vanilla prefill"
-    )
-    return f"{table(head, rows)}\n\n{note}\nmedians of {result['rounds']} interleaved runs, float32, random weights; {versions}"
-
-
-def _vllm_table(result: dict[str, Any]) -> str:
-    head = ["pictures", "method", "prompt tokens", "first token ms", "requests/s", "of vanilla"]
-    rows = [
-        [
-            row["pictures"],
-            row["method"],
-            f"{row['prompt_tokens']:.0f}",
-            f"{row['first_token_ms']:.0f}",
-            f"{row['requests_per_second']:.2f}",
-            f"{row['over_vanilla']:.2f}x",
-        ]
-        for row in result["rows"]
-    ]
-    load, versions = result["load"], ", ".join(f"{key} {value}" for key, value in result["machine"].items())
-    note = (
-        f"{load['clients']} clients, medians of {load['rounds']} rounds alternating between two running servers; random model of "
-        f"{load['layers']} blocks, d {load['width']}, float32; K/N = {load['keep']}/{result['tokens']}; one picture: a further "
-        "question on a picture already asked about, whose prefix vanilla vLLM has cached"
-    )
-    return f"{table(head, rows)}\n\n{note}; {versions}"

@@ -6,7 +6,7 @@ import pytest
 
 from divevlm.bench.vllm import picture, summary
 from divevlm.cli import main
-from divevlm.cli.bench import _vllm_table
+from divevlm.cli.bench_tables import vllm_table
 
 
 def run(seconds: float, tokens: int) -> dict:
@@ -21,7 +21,7 @@ def test_rates_are_medians_over_rounds_and_compared_with_vanilla():
     assert row["over_vanilla"] == 4.0
     assert row["first_token_ms"] == 1000.0
     load = {"clients": 4, "rounds": 3, "layers": 3, "width": 64, "keep": 64}
-    shown = _vllm_table({"rows": [row], "load": load, "tokens": 576, "machine": {}})
+    shown = vllm_table({"rows": [row], "load": load, "tokens": 576, "machine": {}})
     assert "4.00x" in shown
     assert "K/N = 64/576" in shown
 
