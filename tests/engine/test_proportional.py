@@ -9,7 +9,7 @@ from transformers import DynamicCache
 import divevlm
 from divevlm.core.cluster import merged_sizes
 from divevlm.methods import METHODS
-from tests.engine.oracle import behind, causal, close, extended, full_length_logits, visual_positions
+from tests.engine.oracle import behind, causal, close, decoder_layers, extended, full_length_logits, visual_positions
 from tests.engine.samples import batch, picture, sample
 from tests.zoo import FAMILIES, VIDEO_FAMILIES, build, inputs
 
@@ -53,6 +53,93 @@ def test_prefill_and_decoding(name, layer, attn):
             assert all(float(sizes[group.tokens].sum()) == len(group.tokens) for group in groups)
 
 
+@torch.no_grad()
+def naive_sizes(entry, given, decisions, cuts):
+    """Of what the last decision keeps: its group's share of the prompt's attention by its own, from eager maps of a full run
+    under the decisions before."""
+    *earlier, last = decisions
+    block, found = decoder_layers(entry.model)[cuts[-1]], {}
+    hooks = [
+        block.self_attn.register_forward_hook(lambda layer, args, output: found.update(map=output[1])),
+        block.register_forward_pre_hook(lambda layer, args: found.update(states=args[0])),
+    ]
+    biased(entry.model, given, earlier, cuts[:-1], 1.0)
+    for hook in hooks:
+        hook.remove()
+    visual, present = visual_positions(entry.model, given["input_ids"]), given["attention_mask"].bool()
+    sizes = [torch.ones(int(row.sum())) for row in visual]
+    for choice in last.choices:
+        row, tokens, kept = choice.group.row, choice.group.tokens.tolist(), sorted(choice.order.tolist())
+        places, text = visual[row].nonzero()[:, 0], (present & ~visual)[row].nonzero()[:, 0]
+        shares = found["map"][row][:, text].mean(dim=(0, 1))[places].tolist()
+        unit = torch.nn.functional.normalize(found["states"][row][places], dim=-1)
+        mass = {token: shares[token] for token in kept}
+        for token in set(tokens) - set(kept):
+            mass[max(kept, key=lambda one: float(unit[token] @ unit[one]))] += shares[token]
+        for token in kept:
+            old = float(earlier[-1].sizes[row][token]) if earlier else 1.0
+            sizes[row][token] = old * mass[token] / shares[token]
+    return sizes
+
+
+def same_sizes(entry, given, decisions, cuts):
+    for got, want, kept in zip(
+        decisions[-1].sizes, naive_sizes(entry, given, decisions, cuts), decisions[-1].kept, strict=True
+    ):
+        torch.testing.assert_close(got[kept], want[kept], rtol=1e-4, atol=1e-5)
+        assert (got[kept] >= 1).all()
+        assert bool((got[kept] > 1).any()) == bool((~kept).any())
+
+
+@pytest.mark.parametrize("layer", [0, 2])
+@pytest.mark.parametrize("name", NAMES)
+def test_measured_groups_have_the_attention_that_they_had(name, layer):
+    entry = build(name, attn="eager")
+    given = batch(entry, "mixed")
+    with torch.no_grad(), divevlm.prune(entry.model, keep=4, layer=layer, proportional="measured") as session:
+        logits = entry.model(**given).logits
+    decisions = session.report.decisions
+    same_sizes(entry, given, decisions, (layer,))
+    stay = decisions[0].stay
+    close(logits[stay], biased(entry.model, given, decisions, (layer,), 1.0)[stay], 2e-5)
+
+
+def test_measured_at_several_cuts():
+    entry = build("llava", attn="eager")
+    given = batch(entry, "mixed")
+    options = {"keep": 3, "cuts": (1, 2, 3), "positions": "keep", "proportional": "measured"}
+    with torch.no_grad(), divevlm.prune(entry.model, "pdrop", **options) as session:
+        logits = entry.model(**given).logits
+    decisions = session.report.decisions
+    for cut in range(3):
+        same_sizes(entry, given, decisions[: cut + 1], session.cuts[: cut + 1])
+    stay = decisions[-1].stay
+    close(logits[stay], biased(entry.model, given, decisions, session.cuts, 1.0)[stay], 2e-5)
+
+
+def test_measured_from_the_entry_reads_the_block_that_the_method_reads():
+    entry = build("llava", attn="eager")
+    given = batch(entry, "mixed")
+    sizes = []
+    for placement in ("layer", "entry"):
+        with torch.no_grad(), divevlm.prune(entry.model, keep=4, placement=placement, proportional="measured") as s:
+            entry.model(**given)
+        sizes.append(torch.cat([*s.report.decisions[0].sizes]))
+    torch.testing.assert_close(*sizes)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_measured_in_decoding_batches_and_clips(name):
+    entry = build(name)
+    for shape in ("several", "some-text-only", *(["videos"] if name in VIDEO_FAMILIES else [])):
+        given = batch(entry, shape)
+        length = given["input_ids"].shape[1]
+        with divevlm.prune(entry.model, keep=4, proportional="measured") as session:
+            out = entry.model.generate(**given, **GREEDY)
+        want = biased(entry.model, extended(given, out.sequences), session.report.decisions, session.cuts, 1.0)
+        close(torch.stack(out.logits, dim=1), want[:, length - 1 : -1], 2e-5)
+
+
 def test_groups_are_the_most_similar_kept_tokens():
     gen = torch.Generator().manual_seed(0)
     states = torch.randn(30, 8, generator=gen)
@@ -86,7 +173,7 @@ def test_every_method_can_speak_for_what_it_drops(name, method):
         close(logits[last.stay], want[last.stay], 2e-5)
 
 
-@pytest.mark.parametrize("proportional", [True, 0.5, "uniform"])
+@pytest.mark.parametrize("proportional", [True, 0.5, "uniform", "measured"])
 def test_keeping_all_is_the_identity(proportional):
     entry = build("llava")
     given = batch(entry, "mixed")
@@ -155,7 +242,7 @@ def test_it_is_refused_where_it_can_not_be():
         entry.model(**batch(entry, "single"))
     for wrong in (-1, "sizes", 11, float("nan")):
         with pytest.raises(
-            ValueError, match="^proportional must be True, False, a number from 0 to 10 or 'uniform', got"
+            ValueError, match="^proportional must be True, False, a number from 0 to 10, 'uniform' or 'measured', got"
         ):
             divevlm.prune(entry.model, keep=4, proportional=wrong)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -15,6 +15,8 @@ from torch import Tensor
 from divevlm.engine import prune
 from divevlm.engine.report import Costs
 from divevlm.experiments.loading import machine
+from divevlm.experiments.settings import Setting
+from divevlm.planning import VANILLA
 
 
 @dataclass(frozen=True)
@@ -61,33 +63,36 @@ def random_llava(shape: BenchShape) -> tuple[Any, dict[str, Tensor]]:
 @torch.no_grad()
 def measure(
     shapes: Sequence[BenchShape] = SHAPES,
+    methods: Sequence[str] = ("dive",),
     rounds: int = 3,
     decode: int = 16,
     tick: Callable[..., object] = lambda text, share=None: None,
 ) -> dict[str, Any]:
-    """Vanilla against DIVE at each budget, interleaved; medians over the rounds."""
+    """Vanilla against each method at each budget, interleaved; medians over the rounds."""
     rows = []
     for shape in shapes:
         model, inputs = random_llava(shape)
         text = model.model.language_model
         costs = Costs(text.config, text.layers, 4)
         full = [576 * shape.views + shape.text] * shape.layers
-        runs: dict[int, list[dict[str, Any]]] = {keep: [] for keep in (0, *shape.keeps)}
+        settings = [Setting(VANILLA, 0), *(Setting(name, keep) for keep in shape.keeps for name in methods)]
+        runs: dict[Setting, list[dict[str, Any]]] = {setting: [] for setting in settings}
         for turn in range(rounds + 1):  # the first round warms up
-            for keep, timed in runs.items():
-                tick(f"{shape}, {f'keep {keep}' if keep else 'vanilla'}, round {turn}", turn / (rounds + 1))
-                run = _once(model, inputs, keep, decode)
+            for setting, timed in runs.items():
+                tick(f"{shape}, {setting}, round {turn}", turn / (rounds + 1))
+                run = _once(model, inputs, setting, decode)
                 if turn:
                     timed.append(run)
-        vanilla = {name: median(run[name] for run in runs[0]) for name in ("prefill", "token")}
-        for keep, timed in runs.items():
-            lengths = full if not keep else [n if i < 2 else keep + shape.text for i, n in enumerate(full)]
+        vanilla = {name: median(run[name] for run in runs[settings[0]]) for name in ("prefill", "token")}
+        for setting, timed in runs.items():
+            lengths = timed[0]["lengths"] or full
             prefill, token = (median(run[name] for run in timed) for name in ("prefill", "token"))
             bound = costs.flops(1, full) / costs.flops(1, lengths)
             rows.append(
                 {
                     "shape": str(shape),
-                    "keep": keep or 576 * shape.views,
+                    "method": setting.method,
+                    "keep": setting.keep or 576 * shape.views,
                     "prefill_ms": prefill * 1e3,
                     "speedup": vanilla["prefill"] / prefill,
                     "bound": bound,
@@ -98,13 +103,23 @@ def measure(
                     "token_of_vanilla": token / vanilla["token"],
                     "kv_bytes": timed[0]["kv"],
                     "kv_bytes_formula": costs.kv_bytes(1, lengths),
+                    "mask_bytes": timed[0]["masks"][0],
+                    "mask_bytes_token": timed[0]["masks"][-1],
                 }
             )
     return {"machine": machine(), "rounds": rounds, "decode": decode, "rows": rows}
 
 
-def _once(model: Any, inputs: dict[str, Tensor], keep: int, decode: int) -> dict[str, Any]:
-    with prune(model, "dive", keep=keep, scope="sample") if keep else nullcontext() as session:
+def _once(model: Any, inputs: dict[str, Tensor], setting: Setting, decode: int) -> dict[str, Any]:
+    method = setting.ready(model)
+    masks: list[int] = []  # bytes, at the last block, of each pass
+
+    def note(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        mask = kwargs.get("attention_mask")
+        masks.append(0 if mask is None else mask.nbytes)
+
+    with nullcontext() if method is None else prune(model, replace(method, scope="sample")) as session:
+        watch = model.model.language_model.layers[-1].register_forward_pre_hook(note, with_kwargs=True)
         start = time.perf_counter()
         cache = model(**inputs, use_cache=True, logits_to_keep=1).past_key_values
         prefill = time.perf_counter() - start
@@ -114,5 +129,15 @@ def _once(model: Any, inputs: dict[str, Tensor], keep: int, decode: int) -> dict
             start = time.perf_counter()
             model(input_ids=inputs["input_ids"][:, -1:], past_key_values=cache, use_cache=True)
             steps.append(time.perf_counter() - start)
-        selection = session.report.selection_ms / 1e3 if session is not None else 0.0
-    return {"prefill": prefill, "token": median(steps), "selection": selection, "kv": held}
+        watch.remove()
+    selection, lengths = (
+        (0.0, []) if session is None else (session.report.selection_ms / 1e3, session.report.tokens_per_layer)
+    )
+    return {
+        "prefill": prefill,
+        "token": median(steps),
+        "selection": selection,
+        "lengths": lengths,
+        "kv": held,
+        "masks": masks,
+    }

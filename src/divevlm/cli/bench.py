@@ -48,9 +48,10 @@ def add(commands: Any) -> None:
     selection.set_defaults(run=run_selection)
     engine = kinds.add_parser(
         "engine",
-        help="prefill, selection, decoding and KV cache of a LLaVA-shaped random model, vanilla against DIVE",
-        epilog="example: divevlm bench engine --shape 24,1024,1,60:192,64",
+        help="prefill, selection, decoding, KV cache and masks of a LLaVA-shaped random model, vanilla against DIVE",
+        epilog="example: divevlm bench engine --shape 24,1024,1,60:192,64 --method dive,dive:proportional=True",
     )
+    engine.add_argument("--method", default="dive", help="names, with settings: dive:proportional=True (default dive)")
     engine.add_argument(
         "--shape",
         action="append",
@@ -133,12 +134,16 @@ def run_methods(options: argparse.Namespace) -> None:
 
 def run_engine(options: argparse.Namespace) -> None:
     from divevlm.bench.engine import SHAPES, measure
+    from divevlm.experiments.settings import Setting
 
     check_target("--out", options.out)
     _at_least_one(options, "rounds")
     shapes = [_engine_shape(text) for text in options.shape] if options.shape else SHAPES
+    chosen = names("--method", options.method)
+    for method in chosen:
+        Setting(method, 1).check()
     with progress("bench engine") as tick:
-        result = measure(shapes, options.rounds, tick=tick)
+        result = measure(shapes, chosen, options.rounds, tick=tick)
     _show(options, result, engine_table)
 
 

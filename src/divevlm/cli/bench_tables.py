@@ -45,13 +45,14 @@ def methods_table(result: dict[str, Any]) -> str:
 
 
 def engine_table(result: dict[str, Any]) -> str:
-    head = ["model", "keep", "prefill ms", "speed-up", "bound", "of bound", "selection", "token ms",
-            "of vanilla", "KV MB"]  # fmt: skip
+    head = ["model", "method", "keep", "prefill ms", "speed-up", "bound", "of bound", "selection", "token ms",
+            "of vanilla", "KV MB", "mask KB"]  # fmt: skip
     rows, last = [], None
     for row in result["rows"]:
         rows.append(
             [
                 row["shape"] if row["shape"] != last else "",
+                row["method"],
                 str(row["keep"]),
                 f"{row['prefill_ms']:.0f}",
                 f"{row['speedup']:.2f}x",
@@ -61,12 +62,14 @@ def engine_table(result: dict[str, Any]) -> str:
                 f"{row['token_ms']:.1f}",
                 f"{row['token_of_vanilla']:.2f}x",
                 f"{row['kv_bytes'] / 2**20:.2f} {'=' if row['kv_bytes'] == row['kv_bytes_formula'] else '!='} formula",
+                f"{row['mask_bytes'] / 2**10:.1f}, {row['mask_bytes_token'] / 2**10:.1f}",
             ]
         )
         last = row["shape"]
     versions = ", ".join(f"{key} {value}" for key, value in result["machine"].items())
     note = (
-        "bound = prefill operations, all tokens / kept (the paper's formula); selection: share of the vanilla prefill"
+        "bound = prefill operations, all tokens / kept (the paper's formula); selection: share of the vanilla prefill; "
+        "mask: in the last block, at the prefill and at the last token"
     )
     return f"{table(head, rows)}\n\n{note}\nmedians of {result['rounds']} interleaved runs, float32, random weights; {versions}"
 

@@ -65,6 +65,16 @@ def merged_sizes(states: Tensor, kept: Tensor, sizes: Tensor) -> Tensor:
     return sizes.new_zeros(len(kept)).index_add_(0, nearest_target(states, kept), sizes)
 
 
+def measured_sizes(states: Tensor, kept: Tensor, sizes: Tensor, shares: Tensor) -> Tensor:
+    """[K] the same, by how much they are looked at: a kept token that stands for n has what its whole group had.
+
+    shares: [n] of attention, with the present sizes
+    """
+    total = shares.new_zeros(len(kept)).index_add_(0, nearest_target(states, kept), shares)
+    own = shares[kept]
+    return sizes[kept] * torch.where(own > 0, total / own, 1.0)
+
+
 def target_places(rest: int, contextual: int) -> Tensor:
     """[contextual] evenly spaced places among `rest` tokens: 0, step, 2 step, ... with step = rest // contextual."""
     step = max(1, rest // max(1, contextual))

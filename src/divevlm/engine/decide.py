@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from divevlm.budget import Segment
-from divevlm.core.cluster import merged_sizes
+from divevlm.core.cluster import measured_sizes, merged_sizes
 from divevlm.core.selection import Selection
 from divevlm.engine.prefill import Prefill
 from divevlm.methods.base import Method, Signals
@@ -145,7 +145,8 @@ def _kept(method: Method, prefill: Prefill, choices: Sequence[Choice]) -> list[T
 
 
 def _sizes(method: Method, group: Group, selection: Selection, signals: Signals, sizes: Tensor) -> Tensor:
-    """[N] how many tokens each one of a row stands for after a cut: a merged row for its members, else by similarity.
+    """[N] how many tokens each one of a row stands for after a cut: a merged row for its members, another for those most
+    similar to it, by their number or by the attention that they have.
 
     sizes: [N] before the cut
     """
@@ -157,8 +158,9 @@ def _sizes(method: Method, group: Group, selection: Selection, signals: Signals,
         now = torch.stack([before[members].sum() for members in rows.members]).clamp_min(1)
     else:
         assert signals.hidden is not None
-        hidden = signals.hidden
-        now = merged_sizes(hidden, kept.to(hidden.device), before.to(hidden.device)).cpu()
+        states, shares = signals.hidden, signals.attended
+        given = states, kept.to(states.device), before.to(states.device)
+        now = (merged_sizes(*given) if shares is None else measured_sizes(*given, shares)).cpu()
     sizes[group.tokens] = 0
     sizes[group.tokens[kept.cpu()]] = now
     return sizes

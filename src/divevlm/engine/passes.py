@@ -183,7 +183,10 @@ class Pass:
         states = self._run_ahead(hidden, kwargs, past) if setup.method.placement == "entry" else hidden
         rows = row_of_position(stage.index, self.present)
         attended = self._attended(cut, block, states, kwargs, past)
-        gatherer = Gatherer(setup.method, self.prefill, cut, states, rows, stage.columns, setup.norm(cut), attended)
+        measured = self._behind(cut, states, kwargs, past) if setup.method.proportional == "measured" else None
+        gatherer = Gatherer(
+            setup.method, self.prefill, cut, states, rows, stage.columns, setup.norm(cut), attended, measured
+        )
         before = self.decisions[-1] if self.decisions else None
         return decide(setup.method, len(self.layers), self.prefill, cut, gatherer.signals, states, before)
 
@@ -201,8 +204,7 @@ class Pass:
         if not (needs.attention or needs.keys):
             return None
         if needs.block == "after":
-            tables = self.stage.arguments.get("position_embeddings", kwargs["position_embeddings"])
-            return BlockInput(self.layers[block], states, tables, past_keys(self.cache, block, past))
+            return self._behind(cut, states, kwargs, past)
         assert self._last_input is not None
         if block == at and is_pruned(self.cache):  # the block before the cut has run in this pass already
             lead = max(first for first in (0, *setup.cuts) if first < block)
@@ -210,6 +212,12 @@ class Pass:
         elif block == at:
             past = None if self.past is None else Columns(self.past)
         return BlockInput(self.layers[block - 1], *self._last_input, past_keys(self.cache, block - 1, past))
+
+    def _behind(self, cut: int, states: Tensor, kwargs: dict[str, Any], past: Columns | None) -> BlockInput:
+        """The first block behind a cut, on its way into which the states are."""
+        block = self.setup.reads[cut]
+        tables = self.stage.arguments.get("position_embeddings", kwargs["position_embeddings"])
+        return BlockInput(self.layers[block], states, tables, past_keys(self.cache, block, past))
 
     def _run_ahead(self, hidden: Tensor, kwargs: dict[str, Any], past: Columns | None) -> Tensor:
         """States before the block that the method reads, over the whole sequence, leaving the cache alone."""

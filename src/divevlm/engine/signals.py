@@ -46,6 +46,7 @@ class Gatherer:
     columns: Columns
     norm: Callable[[Tensor], Tensor]
     attended: BlockInput | None
+    measured: BlockInput | None = None  # the block behind the cut, where groups are measured
 
     def signals(self, group: Group) -> Signals:
         prefill, row, device = self.prefill, group.row, self.hidden.device
@@ -73,29 +74,30 @@ class Gatherer:
             signals.all_embeds = embeds[layout.positions[group.before].to(device)]
         if prefill.vision is not None:
             signals.vision = prefill.vision.of(prefill.vision_rows[row][group.tokens])
+        last = prefill.present[row].nonzero()[-1:, 0].to(device)  # stands in for a prompt without text
         if self.attended is not None:
-            last = prefill.present[row].nonzero()[-1:, 0].to(device)  # stands in for a prompt without text
             self._add_attention(signals, self.attended, row, rows[positions], rows[text if len(text) else last])
+        if self.measured is not None:
+            queries = torch.cat([text, last[~torch.isin(last, text)]])
+            shares = self._rows(self.measured, row, rows[queries]).mean(dim=(0, 1))
+            signals.attended = shares[rows[positions].to(shares.device)].to(device)
         return signals
+
+    def _rows(self, of: BlockInput, row: int, queries: Tensor) -> Tensor:
+        """[heads, queries, Q] of a block's attention map. queries: their rows in the sequence as it is"""
+        hidden, tables = _input_of(of, row)
+        past = None if of.past is None else of.past[0][row]
+        columns = self.columns if of.past is None else of.past[1].then(self.columns)
+        columns = columns.map(lambda valid: valid[row].to(hidden.device))
+        return _attention_rows(of.block, hidden, tables, queries.to(hidden.device), columns, past)
 
     def _add_attention(self, signals: Signals, of: BlockInput, row: int, visual: Tensor, text: Tensor) -> None:
         """visual, text: their rows in the sequence as it is."""
         needs, device = self.method.needs, self.hidden.device
-        hidden = beside_weights(of.hidden[row], of.block.input_layernorm)
+        hidden, (cos, sin) = _input_of(of, row)
         visual, text = visual.to(hidden.device), text.to(hidden.device)
-        batch = len(of.hidden)
-        cos, sin = (
-            _merged_table(
-                t.expand(*t.shape[:-3], batch, *t.shape[-2:]).select(-3, row).to(hidden.device), of.block.self_attn
-            )
-            for t in of.tables
-        )
         if needs.attention is not None:
-            queries = text[-1:] if needs.attention == "last" else text
-            past = None if of.past is None else of.past[0][row]
-            columns = self.columns if of.past is None else of.past[1].then(self.columns)
-            columns = columns.map(lambda rows: rows[row].to(hidden.device))
-            rows = _attention_rows(of.block, hidden, (cos, sin), queries, columns, past)
+            rows = self._rows(of, row, text[-1:] if needs.attention == "last" else text)
             signals.attention = rows[..., visual].to(device)
         if needs.gravity:
             signals.gravity = gravity((cos[text], sin[text]), (cos[visual], sin[visual])).to(device)
@@ -103,6 +105,18 @@ class Gatherer:
             keys = _repeated(of.block, _rotated_keys(of.block, hidden, (cos, sin)))
             flat = keys.transpose(0, 1).flatten(1).float()
             signals.visual_keys, signals.text_keys = flat[visual].to(device), flat[text].to(device)
+
+
+def _input_of(of: BlockInput, row: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Of one sample: its rows [Q, d] where the block's weights are, and its tables cos, sin [Q, head_dim]."""
+    hidden, batch = beside_weights(of.hidden[row], of.block.input_layernorm), len(of.hidden)
+    cos, sin = (
+        _merged_table(
+            t.expand(*t.shape[:-3], batch, *t.shape[-2:]).select(-3, row).to(hidden.device), of.block.self_attn
+        )
+        for t in of.tables
+    )
+    return hidden, (cos, sin)
 
 
 def past_keys(cache: Any, block: int, past: Columns | None) -> tuple[Tensor, Columns] | None:

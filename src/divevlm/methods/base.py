@@ -84,6 +84,9 @@ class Signals:
     ids: Tensor | None = None  # [M] token ids of the prompt
     later: Tensor | None = None  # [M] bool: prompt tokens behind the last visual token of the sample
     attention: Tensor | None = None  # [heads, 1 or M, n]
+    attended: Tensor | None = (
+        None  # [n] of the prompt's attention in the block behind the cut, where groups are measured
+    )
     visual_keys: Tensor | None = None  # [n, heads * head_dim], repeated to the heads of the queries
     text_keys: Tensor | None = None  # [M, heads * head_dim]
     visual_embeds: Tensor | None = None  # [n, d]
@@ -92,7 +95,7 @@ class Signals:
     gravity: Tensor | None = None  # [M, n] RoPE's own product of prompt and visual positions (core/sparsevlm.py)
     vision: Vision | None = None
 
-    PER_TOKEN: ClassVar = ("visual", "cells", "views", "hidden", "visual_keys", "visual_embeds")
+    PER_TOKEN: ClassVar = ("visual", "cells", "views", "hidden", "attended", "visual_keys", "visual_embeds")
 
     def of(self, tokens: Tensor) -> Signals:
         """Of these candidates only. tokens: [r]"""
@@ -121,7 +124,8 @@ class Method(ABC):
     newlines   "keep" newline and separator tokens beside the budget, or "drop" them
     proportional  kept tokens stand for the dropped ones: in every block behind the cut alpha log n is added to the logits
                towards a token that stands for n (itself, and the dropped ones that are most similar to it). True is
-               alpha = 1, a number is alpha; "uniform": every kept token stands for N / K. Not in the paper
+               alpha = 1, a number is alpha; "measured": n is what the group has of the prompt's attention at the cut, by
+               what its kept token has; "uniform": every kept token stands for N / K. Not in the paper
     """
 
     keep: int | float | Budget
@@ -131,7 +135,7 @@ class Method(ABC):
     positions: Positions | None = None
     placement: Placement = "layer"
     newlines: Newlines = "keep"
-    proportional: bool | float | Literal["uniform"] = False
+    proportional: bool | float | Literal["uniform", "measured"] = False
 
     name: ClassVar[str]
     default_layer: ClassVar[int | None] = None  # what `layer=None` means; None = the family's default
@@ -161,8 +165,8 @@ class Method(ABC):
         block = type(self.layer) is int and self.layer >= 0
         require(block or self.layer is None, "layer", self.layer, "a block number of at least 0")
         number = isinstance(self.proportional, (bool, int, float)) and 0 <= self.proportional <= 10
-        known = number or self.proportional == "uniform"
-        require(known, "proportional", self.proportional, "True, False, a number from 0 to 10 or 'uniform'")
+        known = number or self.proportional in ("uniform", "measured")
+        require(known, "proportional", self.proportional, "True, False, a number from 0 to 10, 'uniform' or 'measured'")
         for option, kind in CHOICES.items():
             value, allowed = getattr(self, option), get_args(kind)
             known = value in allowed or (option == "positions" and value is None)
@@ -171,7 +175,7 @@ class Method(ABC):
     @property
     def bias_strength(self) -> float:
         """alpha of `proportional`."""
-        return 1.0 if self.proportional == "uniform" else float(self.proportional)
+        return 1.0 if isinstance(self.proportional, str) else float(self.proportional)
 
     def blocks(self, blocks: int, default: int) -> tuple[int, ...]:
         """Before which blocks it cuts, ascending. blocks: how many there are, default: the family's single cut."""
