@@ -255,3 +255,20 @@ def test_rows_alone_and_together():
         for row, one in enumerate(samples):
             alone = entry.model.generate(**inputs(entry, [one]), **GREEDY)
             close(torch.stack(together.logits)[:, row], torch.stack(alone.logits)[:, 0], 1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_dive_plus_in_prefill_decoding_and_clips(name):
+    """Two cuts, groups measured at both; lengths of the cache are those of the plan."""
+    entry = build(name, layers=6)
+    for shape in ("mixed", "several", *(["videos"] if name in VIDEO_FAMILIES else [])):
+        given = batch(entry, shape)
+        length = given["input_ids"].shape[1]
+        with divevlm.prune(entry.model, "dive-plus", keep=3, first=2) as session:
+            out = entry.model.generate(**given, **GREEDY)
+        first, last = session.report.decisions
+        assert session.cuts[0] < session.cuts[1] < 6
+        for decision, keep in ((first, 6), (last, 3)):
+            assert all(len(choice.order) == min(len(choice.group.before), keep) for choice in decision.choices)
+        want = biased(entry.model, extended(given, out.sequences), [first, last], session.cuts, 1.0)
+        close(torch.stack(out.logits, dim=1), want[:, length - 1 : -1], 2e-5)
