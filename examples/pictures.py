@@ -30,7 +30,7 @@ for sample in tiny.questions("validation", tries):
 if not rows:
     rows.append((asked, frozen, dive, sample))
 
-(folder / "gallery.png").write_bytes(rendered(gallery([row[:3] for row in rows]), dpi=120))
+(folder / "gallery.png").write_bytes(rendered(gallery([row[:3] for row in rows]), dpi=105))
 asked, frozen, dive, sample = rows[0]
 (folder / "evolution.png").write_bytes(rendered(evolution(asked, dive), dpi=120))
 names = ("dive", "fastv", "visionzip", "prunesid", "random")
