@@ -1,5 +1,6 @@
 """What the explorer page shows at once: two selections, answers, an explanation beside the picture, an address to send."""
 
+import itertools
 import re
 
 import pytest
@@ -93,6 +94,22 @@ def test_a_click_on_an_answer_shows_its_selection(opened, image_page):
         shown.page.get_by_role("button", name="Put dive 16 beside", exact=True).click()
         assert shown.text("#stage-b figcaption").startswith("dive 16:")
         assert shown.page.locator("tr[aria-current]").count() == 2
+
+
+def test_any_two_methods_beside_each_other(opened, image_page):
+    with opened(image_page) as shown:
+        names = shown.page.locator("#method-a option").all_text_contents()
+        assert names == ["dive", "dive-no-update", "random", "visionzip"]
+        for one, other in itertools.permutations(names, 2):
+            shown.page.locator("#method-a").select_option(one)
+            shown.page.locator("#method-b").select_option(other)
+            assert shown.text("#stage-a figcaption").startswith(f"{one} 64")
+            assert shown.text("#stage-b figcaption").startswith(f"{other} 64")
+            legends = shown.page.locator(".legend").filter(visible=True).all_inner_texts()
+            assert [text.split() for text in legends] == [
+                ["kept", "dropped", *(["this", "pick"] if name.startswith("dive") else [])] for name in (one, other)
+            ]
+        assert shown.problems == []
 
 
 def test_what_is_left_after_each_pick(opened, image_page, asked_image):
