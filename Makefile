@@ -37,9 +37,9 @@ test-oldest: $(OLDEST)/.ready
 test-eval: $(EVAL)/.ready
 	PYTHONPATH=tests/experiments/lmms/site OMP_NUM_THREADS=1 $(EVAL)/bin/pytest tests/experiments/lmms tests/batch/test_ray.py -W ignore
 
-# the documentation as a site, in dist/site; a broken link fails
+# the documentation as a site, in dist/site; a broken link fails (not under --quiet: mkdocs then counts no warnings)
 docs: $(DOCS)/.ready
-	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
 
 # one process a file: vLLM, started anew in a process with other modules in it, may stumble over them
 test-vllm: $(VLLM)/.ready

@@ -7,6 +7,7 @@ from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"\]\(\.\./([^)#\s]+)")
+BACK = re.compile(r"\]\((?:\.\./)+docs/")  # from such a file to a page
 
 
 def on_files(files, config):
@@ -30,5 +31,15 @@ def on_files(files, config):
     return files
 
 
+COLUMNS = re.compile(r"<p>((?:(?!</p>)[^\n])*\S {2,}\S)")
+
+
+def on_page_content(html, page, **_):
+    """Paragraphs of docstrings that tell one setting a line, in columns."""
+    return COLUMNS.sub(r'<p class="columns">\1', html) if page.file.src_uri == "reference.md" else html
+
+
 def on_page_markdown(markdown, page, **_):
-    return markdown if page.file.src_uri.startswith("repository/") else LINK.sub(r"](repository/\1", markdown)
+    if not page.file.src_uri.startswith("repository/"):
+        return LINK.sub(r"](repository/\1", markdown)
+    return BACK.sub("](" + "../" * page.file.src_uri.count("/"), markdown)

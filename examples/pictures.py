@@ -1,6 +1,6 @@
 """The pictures of the README, from the embedded model: python examples/pictures.py [FOLDER]
 
-The questions are the first three of the validation split that DIVE answers with 16 tokens and frozen scores don't (fewer,
+The questions are the first two of the validation split that DIVE answers with 16 tokens and frozen scores don't (fewer,
 if there are fewer among the first 240); they show a difference, they don't measure it.
 """
 
@@ -19,7 +19,7 @@ model, processor = tiny.load("llava")
 
 rows, seen = [], set()
 for sample in tiny.questions("validation", tries):
-    if sample.scene.seed in seen or len(rows) == 3:  # one question a scene
+    if sample.scene.seed in seen or len(rows) == 2:  # one question a scene
         continue
     runs = [(name, method_of(name, 16, {"trace": True})) for name in ("dive", "dive-no-update")]
     asked = ask(model, processor, sample.text, [sample.image], runs, max_new_tokens=6)

@@ -83,6 +83,56 @@ def test_the_first_snippet_of_the_readme_runs_as_it_stands(tmp_path, monkeypatch
     assert re.search(r"kept 32 of 144 visual tokens", capsys.readouterr().out)
 
 
+def test_start_has_the_snippets_of_the_readme():
+    first, start = (
+        re.findall(r"```python\n.*?```", (ROOT / name).read_text(), re.DOTALL)
+        for name in ("README.md", "docs/start.md")
+    )
+    assert start == first[:2]
+
+
+def test_conversations_run_as_they_stand(capsys):
+    """On the embedded model: a further turn, and copies of one prefill."""
+    model, processor = divevlm_tiny.load("llava")
+    sample = divevlm_tiny.questions("validation", 1)[0]
+    turn = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": sample.text}]}]
+    text = processor.apply_chat_template(turn, add_generation_prompt=True)
+    world = {"divevlm": divevlm, "model": model, "processor": processor}
+    world["inputs"] = processor(text=text, images=sample.image, return_tensors="pt")
+    further, copies = re.findall(r"```python\n(.*?)```", (ROOT / "docs/conversations.md").read_text(), re.DOTALL)
+    exec(further, world)
+    assert capsys.readouterr().out.strip() in ("yes", "no")
+    assert world["session"].report.samples[0].visual == 576
+    exec(copies, world)
+    assert {cache.get_seq_length() for cache in world["copies"]} == {world["inputs"]["input_ids"].shape[1]}
+
+
+def test_messages_that_are_explained_are_given():
+    page = (ROOT / "docs/questions.md").read_text()
+    said = [message for message in re.findall(r"^\| `(.*?)` \|", page, re.M) if "::" not in message]  # others' own
+    source = "\n".join(file.read_text() for file in (ROOT / "src").rglob("*.py"))
+    source = source.replace("{package}", "pillow").replace("{extra}", "cli")
+    assert len(said) > 10
+    assert [part for message in said for part in message.split(" must be ") if part not in source] == []
+
+
+def test_the_reference_tells_all_names():
+    told = set(re.findall(r"divevlm\.(\w+)$|`divevlm\.(\w+)`", (ROOT / "docs/reference.md").read_text(), re.M))
+    assert {name for pair in told for name in pair} >= set(divevlm.__all__) - {"__version__"}
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_a_page_begins_with_what_it_gives(page):
+    title, first = page.read_text().split("\n\n")[:2]
+    assert title.startswith("# ")
+    assert first[0].isalpha() or first[0] in '"`*'
+    assert not first.startswith("```")
+
+
+def test_pictures_are_small():
+    assert [file.name for file in (ROOT / "docs/pictures").iterdir() if file.stat().st_size > 300_000] == []
+
+
 def test_the_notebook_runs_offline(tmp_path, monkeypatch, capsys):
     cells = json.loads((ROOT / "examples/first-steps.ipynb").read_text())["cells"]
     monkeypatch.chdir(tmp_path)

@@ -1,6 +1,7 @@
 """divevlm methods, plan and bench selection --methods."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,14 @@ def test_methods_tell_what_they_are(capsys):
     assert rows["dart"]["settings"] == {"visual_pivots": 4, "text_pivots": 4, "faithful": False}
     _, out, _ = run(capsys, "methods")
     assert all(name in out for name in METHODS)
+
+
+def test_papers_are_linked(capsys):
+    for name in METHODS:
+        kind = METHODS.get(name)
+        assert bool(re.fullmatch(r"\d{4}\.\d{5}", kind.arxiv)) == ("et al." in kind.paper), name
+    assert "[Chen et al., ECCV 2024](https://arxiv.org/abs/2403.06764)" in run(capsys, "methods", "--markdown")[1]
+    assert "https://arxiv.org/abs/2403.06764" in run(capsys, "methods", "fastv")[1]
 
 
 def test_plan_of_one_method(capsys):

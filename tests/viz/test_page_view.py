@@ -1,5 +1,6 @@
 """What the explorer page shows at once: two selections, answers, an explanation beside the picture, an address to send."""
 
+import itertools
 import re
 
 import pytest
@@ -95,6 +96,22 @@ def test_a_click_on_an_answer_shows_its_selection(opened, image_page):
         assert shown.page.locator("tr[aria-current]").count() == 2
 
 
+def test_any_two_methods_beside_each_other(opened, image_page):
+    with opened(image_page) as shown:
+        names = shown.page.locator("#method-a option").all_text_contents()
+        assert names == ["dive", "dive-no-update", "random", "visionzip"]
+        for one, other in itertools.permutations(names, 2):
+            shown.page.locator("#method-a").select_option(one)
+            shown.page.locator("#method-b").select_option(other)
+            assert shown.text("#stage-a figcaption").startswith(f"{one} 64")
+            assert shown.text("#stage-b figcaption").startswith(f"{other} 64")
+            legends = shown.page.locator(".legend").filter(visible=True).all_inner_texts()
+            assert [text.split() for text in legends] == [
+                ["kept", "dropped", *(["this", "pick"] if name.startswith("dive") else [])] for name in (one, other)
+            ]
+        assert shown.problems == []
+
+
 def test_what_is_left_after_each_pick(opened, image_page, asked_image):
     trace = asked_image.answers[1].report.samples[0].segments[0].trace
     with opened(image_page) as shown:
@@ -120,3 +137,63 @@ def test_the_right_answer_is_marked(opened, asked_image, tmp_path):
         right = sum(answer.text == asked_image.answers[1].text for answer in asked_image.answers)
         assert shown.page.locator("#answers .right").count() == right
         assert shown.page.locator("#answers .wrong").count() == len(asked_image.answers) - right
+
+
+def test_no_two_pictures_of_the_same_selection(opened, image_page):
+    """A click on the answer that stands beside swaps the two."""
+    with opened(image_page) as shown:
+        shown.page.get_by_role("button", name="Show dive-no-update 64").click()
+        assert shown.text("#stage-a figcaption").startswith("dive-no-update 64:")
+        assert shown.text("#stage-b figcaption").startswith("dive 64:")
+
+
+def test_the_words_follow_the_pointer_over_the_chart(opened, image_page, asked_image):
+    trace = asked_image.answers[1].report.samples[0].segments[0].trace
+    with opened(image_page) as shown:
+        assert shown.text("#course-title") == "What is left under dive 64, step by step"
+        titles = "items => items.map(item => parseFloat(item.title))"
+        atend = shown.page.eval_on_selector_all("#words li", titles)
+        chart = shown.page.locator("#course-chart svg")
+        chart.scroll_into_view_if_needed()
+        size = chart.bounding_box()
+        chart.hover(position={"x": size["width"] * 0.2, "y": size["height"] * 0.6})
+        step = int(re.match(r"After (\d+) picks", shown.text("#course-note"))[1])
+        left = shown.page.eval_on_selector_all("#words li", titles)
+        assert left == pytest.approx(
+            (100 * (trace.query_energy[step] / trace.query_energy[0]).sqrt()).tolist(), abs=1.1
+        )
+        named = re.findall(r"(\S+) (?:\d+) %[,.]", shown.text("#course-note").split("Most open words: ")[1])
+        assert named
+        assert all(word[0].isalnum() for word in named)
+        shown.page.mouse.move(0, 0)
+        assert shown.page.eval_on_selector_all("#words li", titles) == atend
+        assert shown.text("#told").startswith("Step 64 of 64")  # looking changes nothing
+
+
+@pytest.mark.parametrize("size", [(390, 844), (844, 390)])
+def test_fingers_have_room(opened, image_page, size):
+    view = {"width": size[0], "height": size[1]}
+    with opened(image_page, viewport=view, has_touch=True, is_mobile=True) as shown:
+        click_token(shown, 290)
+        small = shown.page.evaluate(
+            """() => [...document.querySelectorAll("button, input, select")].filter((e) => e.getClientRects().length)
+            .map((e) => [e.id || e.textContent, (e.closest("label") ?? e).getBoundingClientRect()])
+            .filter(([, box]) => box.width < 40 || box.height < 40).map(([name]) => name)"""
+        )
+        assert small == []
+        for name in ("#answers", "#course-chart svg", "#why"):
+            box = shown.page.locator(name).bounding_box()
+            assert box["x"] >= 0, name
+            assert box["x"] + box["width"] <= size[0], name
+        assert shown.page.evaluate("getComputedStyle(document.querySelector('#course-chart svg')).width") == (
+            shown.page.evaluate("document.querySelector('#course-chart svg').viewBox.baseVal.width + 'px'")
+        )  # letters are as large as they are written
+
+
+def test_a_finger_reaches_every_token(opened, image_page):
+    with opened(image_page, viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True) as shown:
+        click_token(shown, 290)
+        for way, token in (("Right", 291), ("Down", 315), ("Left", 314), ("Up", 290)):
+            shown.page.get_by_role("button", name=f"{way} by one token").tap()
+            assert shown.text("#why-text p >> nth=0").startswith(f"Token {token} ")
+            assert f"token={token}" in shown.page.url

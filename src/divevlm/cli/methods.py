@@ -32,7 +32,9 @@ def run(options: argparse.Namespace) -> None:
         print(json.dumps({"rows": described}) if options.json else _text(described[0], Method))
         return
     rows = [_cells(METHODS.get(name)) for name in METHODS]
-    if options.markdown:
+    if options.markdown:  # DIVE without a part is told below the table
+        kinds = [METHODS.get(name) for name in METHODS if not name.startswith("dive-no-")]
+        rows = [[kind.name, _linked(kind), *_cells(kind)[2:]] for kind in kinds]
         print("\n".join("| " + " | ".join(cells) + " |" for cells in [HEAD, ["---"] * len(HEAD), *rows]))
         return
     print(table(HEAD, rows, left=HEAD))
@@ -43,6 +45,10 @@ def _cells(kind: Any) -> list[str]:
     families = ", ".join(_families(kind) or ["all"])
     yes = {True: "yes", False: ""}
     return [kind.name, kind.paper, kind.stage, yes[kind.reads_text], yes[kind.merges], kind.cost, families]
+
+
+def _linked(kind: Any) -> str:
+    return f"[{kind.paper}](https://arxiv.org/abs/{kind.arxiv})" if kind.arxiv else kind.paper
 
 
 def _families(kind: Any) -> list[str] | None:
@@ -58,6 +64,7 @@ def _row(kind: Any, common: set[str]) -> dict[str, Any]:
         "method": kind.name,
         "about": " ".join((kind.__doc__ or "").split("\n\n")[0].split()),
         "paper": kind.paper,
+        "arxiv": kind.arxiv,
         "stage": kind.stage,
         "reads_text": kind.reads_text,
         "merges": kind.merges,
@@ -69,7 +76,8 @@ def _row(kind: Any, common: set[str]) -> dict[str, Any]:
 
 def _text(row: dict[str, Any], base: Any) -> str:
     """One method: what it is, its own settings, and those of every method, with their defaults."""
-    lines = [row["method"] + (f" ({row['paper']})" if row["paper"] else ""), row["about"], ""]
+    lines = [row["method"] + (f" ({row['paper']})" if row["paper"] else ""), row["about"]]
+    lines += [f"https://arxiv.org/abs/{row['arxiv']}"] * bool(row["arxiv"]) + [""]
     common = {f.name: f.default for f in fields(base) if f.init} | {"keep": "needed: a count or a share"}
     for title, settings in (("its settings", row["settings"]), ("settings of every method", common)):
         lines += [f"{title}:", *(f"  {name:<16} {value}" for name, value in settings.items()), ""]

@@ -28,11 +28,9 @@ def run(options: argparse.Namespace) -> None:
         print(json.dumps({"rows": rows}))
         return
     if options.markdown:
-        print(
-            "| family (`model_type`) | visual tokens | video | cut before block | checkpoints |\n|---|---|---|---|---|"
-        )
+        print("| family (`model_type`) | visual tokens | video | cut before block | such as |\n|---|---|---|---|---|")
         for f in families:
-            print(f"| `{f.name}` | {f.about} | {f.videos} | {f.default_layer} | {', '.join(f.checkpoints)} |")
+            print(f"| `{f.name}` | {f.about} | {f.videos} | {f.default_layer} | {', '.join(f.checkpoints[:1])} |")
         return
     lines = [
         [f.name if i == 0 else "", checkpoint] for f in families for i, checkpoint in enumerate(f.checkpoints or [""])

@@ -139,8 +139,9 @@ class Method(ABC):
 
     name: ClassVar[str]
     default_layer: ClassVar[int | None] = None  # what `layer=None` means; None = the family's default
-    # for the table of methods: authors and venue, where it chooses, what it reads and does, what choosing costs
+    # for the table of methods: authors and venue, its number at arXiv, where it chooses, what it reads and does, the cost
     paper: ClassVar[str] = ""
+    arxiv: ClassVar[str] = ""
     stage: ClassVar[Stage] = "LLM block"
     reads_text: ClassVar[bool] = False
     merges: ClassVar[bool] = False

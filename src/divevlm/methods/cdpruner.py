@@ -38,6 +38,7 @@ class CDPruner(Apart):
 
     name = "cdpruner"
     paper = "Zhang et al., NeurIPS 2025"
+    arxiv = "2506.10967"
     reads_text = True
     cost = "O(N² d + K² N)"
 

@@ -29,6 +29,7 @@ class DART(Each):
     name = "dart"
     needs = Needs(keys=True)
     paper = "Wen et al., EMNLP 2025"
+    arxiv = "2502.11494"
     reads_text = True
     cost = "O(P N d), P = 8"
 

@@ -31,6 +31,7 @@ class DIVE(Method):
 
     name = "dive"
     paper = "Zhong et al., 2026"
+    arxiv = "2608.04496"
     reads_text = True
     cost = "O(N² d + K (K + M) N)"
 

@@ -18,6 +18,7 @@ class FastV(Each):
     name = "fastv"
     needs = Needs(attention="last")
     paper = "Chen et al., ECCV 2024"
+    arxiv = "2403.06764"
     reads_text = True
     cost = "O(N d)"
 

@@ -32,6 +32,7 @@ class HiRED(BeforeLLM):
     name = "hired"
     needs = Needs(vision=("saliency", "first_saliency"))
     paper = "Arif et al., AAAI 2025"
+    arxiv = "2408.10945"
     stage = "vision tower"
     cost = "O(N d)"
 

@@ -32,6 +32,7 @@ class HoloV(BeforeLLM):
     name = "holov"
     needs = Needs(vision=("saliency",))
     paper = "Zou et al., NeurIPS 2025"
+    arxiv = "2510.02912"
     cost = "O(N² d / P)"
 
     def __post_init__(self) -> None:

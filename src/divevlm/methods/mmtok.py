@@ -41,6 +41,7 @@ class MMTok(PerView):
     name = "mmtok"
     needs = Needs(embeds=True, vision=("features",))
     paper = "Dong et al., ICLR 2026"
+    arxiv = "2508.18264"
     reads_text = True
     cost = "O(K (M + N) N)"
 

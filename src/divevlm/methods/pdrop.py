@@ -32,6 +32,7 @@ class PyramidDrop(Staged):
     needs = Needs(attention="last", block="after")
     default_positions = "compact"
     paper = "Xing et al., CVPR 2025"
+    arxiv = "2410.17247"
     cost = "O(N d) x 3"
 
     def __post_init__(self) -> None:

@@ -29,6 +29,7 @@ class PruneSID(Apart):
     name = "prunesid"
     needs = Needs(vision=("saliency", "features"))
     paper = "Fang et al., ICLR 2026"
+    arxiv = "2603.09480"
     stage = "vision tower"
     cost = "O(N² d + N³)"
 

@@ -33,7 +33,8 @@ class ResPrune(BeforeLLM):
 
     name = "resprune"
     needs = Needs(embeds=True)
-    paper = "arXiv 2603.21105, 2026"
+    paper = "Li et al., 2026"
+    arxiv = "2603.21105"
     reads_text = True
     cost = "O(K N d)"
 

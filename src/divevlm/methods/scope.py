@@ -24,6 +24,7 @@ class SCOPE(PerView):
     name = "scope"
     needs = Needs(vision=("saliency", "features"))
     paper = "Deng et al., NeurIPS 2025"
+    arxiv = "2510.24214"
     stage = "vision tower"
     cost = "O(N² d + K N²)"
 

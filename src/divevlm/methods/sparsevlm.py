@@ -37,6 +37,7 @@ class SparseVLM(Staged):
 
     name = "sparsevlm"
     paper = "Zhang et al., ICML 2025"
+    arxiv = "2410.04417"
     merges = True
     cost = "O(M N d) x 3"
 

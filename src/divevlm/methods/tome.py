@@ -29,6 +29,7 @@ class ToMe(Apart):
 
     name = "tome"
     paper = "Bolya et al., ICLR 2023"
+    arxiv = "2210.09461"
     merges = True
     cost = "O(N² d / 4)"
 

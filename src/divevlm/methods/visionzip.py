@@ -35,6 +35,7 @@ class VisionZip(Apart):
     name = "visionzip"
     needs = Needs(vision=("saliency", "keys", "features"))
     paper = "Yang et al., CVPR 2025"
+    arxiv = "2412.04467"
     stage = "vision tower"
     merges = True
     cost = "O(N K d_h)"

@@ -10,26 +10,28 @@ function left(run) {
 
 function showCourse(run, step) {
   const { steps, visual, prompt } = left(run), box = $("course-chart");
+  $("course-title").textContent = `What is left under ${run.label}, step by step`;
   $("course").hidden = !steps.length;
   if (!steps.length) return;
   const series = [{ name: "energy of the visual tokens", values: visual }, { name: "energy of the prompt", values: prompt }];
-  const drawn = chart(`${run.label}: what is left`, series, steps, step, { width: 720, start: "start", end: `pick ${run.steps}` });
+  const drawn = chart(`Energy left under ${run.label}`, series, steps, step, { width: Math.min(880, Math.max(300, box.clientWidth)), start: "start", end: `pick ${run.steps}` });
   const at = (event) => {
     const area = drawn.svg.getBoundingClientRect();
     return drawn.step((event.clientX - area.left) / area.width);
   };
-  drawn.svg.addEventListener("pointermove", (event) => courseNote(run, at(event)));
-  drawn.svg.addEventListener("pointerleave", () => courseNote(run, state.step));
+  const look = (at) => { drawn.mark(at); courseNote(run, at); showWords($("words"), run, at); };
+  drawn.svg.addEventListener("pointermove", (event) => look(at(event)));
+  drawn.svg.addEventListener("pointerleave", () => look(state.step));
   drawn.svg.addEventListener("click", (event) => goTo(Math.max(1, at(event))));
   box.replaceChildren(drawn.svg);
-  courseNote(run, step);
+  look(step);
 }
 
 function courseNote(run, step) {
   const { visual, prompt } = left(run), trace = (run.traces ?? []).find(Boolean);
   const row = Math.min(step, trace.words.height), open = [];
   data.words.forEach((word, i) => {
-    if (i < trace.words.width && word.trim() && trace.words.at(0, i) > 0) open.push([trace.words.at(row, i) / trace.words.at(0, i), word.trim()]);
+    if (i < trace.words.width && /^\s*[\p{L}\p{N}]/u.test(word) && trace.words.at(0, i) > 0) open.push([trace.words.at(row, i) / trace.words.at(0, i), word.trim()]);
   });
   const most = open.sort((a, b) => b[0] - a[0]).slice(0, 4).map(([share, word]) => `${word} ${percent(share)}`);
   $("course-note").textContent = `After ${step} ${step === 1 ? "pick" : "picks"}: ${percent(visual[step])} of the visual energy and ${percent(prompt[step])} of the prompt's are left. Most open words: ${most.join(", ")}.`;

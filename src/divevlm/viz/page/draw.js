@@ -74,7 +74,7 @@ function difference(token, run, other, opacity) {
 
 function cellFill(token, map, kept, kind, opacity) {
   if (kind === "none") return null;
-  if (kind === "kept" || !map) return kept ? null : `rgba(12, 14, 18, ${0.35 + 0.6 * opacity})`;
+  if (kind === "kept" || !map) return kept ? null : `rgba(12, 14, 18, ${0.2 + 0.7 * opacity})`;
   return map.values.has(token) ? rgba(colour(map.top ? map.values.get(token) / map.top : 0), opacity) : null;
 }
 

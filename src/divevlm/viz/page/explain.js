@@ -69,13 +69,15 @@ function chart(title, series, steps, now, { width = 330, start = "step 1", end =
   add("text", { x: left - 4, y: base, "text-anchor": "end" }, "0");
   add("text", { x: left, y: base + 14 }, start);
   add("text", { x: width - 8, y: base + 14, "text-anchor": "end" }, end || String(last + 1));
-  add("line", { class: "now", x1: x(now), x2: x(now), y1: head, y2: base });
+  add("line", { class: "now", y1: head, y2: base });
+  const line = svg.lastChild, mark = (step) => { for (const end of ["x1", "x2"]) line.setAttribute(end, x(step)); };
+  mark(now);
   series.forEach(({ name, values }, i) => {
     add("polyline", { class: `line ${i ? "two" : "one"}`, points: values.map((value, j) => `${x(steps[j]).toFixed(1)},${y(value).toFixed(1)}`).join(" ") });
     add("text", { class: `label-${i ? "two" : "one"}`, x: i * (width / 2), y: 28 }, `${i ? "- - " : "— "}${name}`);
   });
   const step = (share) => Math.min(last, Math.max(0, Math.round(((share * width - left) * last) / (width - left - 8))));
-  return { svg, step };
+  return { svg, step, mark };
 }
 
 function charts(run, step, token) {
@@ -102,7 +104,7 @@ function showWords(list, run, step) {
     item.append(make("span", shown));
     if (trace && i < trace.words.width) {
       const at = Math.min(step, trace.order.length, trace.words.width ? trace.words.height : 0);
-      const start = trace.words.at(0, i) || 1, before = trace.words.at(at - 1, i) / start, after = trace.words.at(at, i) / start;
+      const start = trace.words.at(0, i) || 1, before = trace.words.at(Math.max(0, at - 1), i) / start, after = trace.words.at(at, i) / start;
       for (const [name, share] of [["left", Math.min(after, before)], ["drop", Math.max(0, before - after)]]) {
         const part = make("span", undefined, name);
         part.style.width = `${100 * share}%`;

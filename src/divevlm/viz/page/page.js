@@ -98,13 +98,11 @@ function showStrip() {
 function showWhy() {
   const open = state.token !== null, sides = !open ? [] : state.compare ? [state.a, state.b] : [state.a];
   $("why-hint").hidden = open;
-  $("close").hidden = !open;
+  $("close").hidden = $("neighbours").hidden = !open;
   $("why").classList.toggle("open", open);
   document.body.classList.toggle("explains", open);
-  $("why-text").replaceChildren(...sides.flatMap((run) => {
-    const lines = reasons(run, state.step, state.token).map((line) => make("p", line));
-    return [...(state.compare ? [make("h3", run.label)] : []), ...lines, ...charts(run, state.step, state.token)];
-  }));
+  const words = (run) => [...(state.compare ? [make("h3", run.label)] : []), ...reasons(run, state.step, state.token).map((line) => make("p", line))];
+  $("why-text").replaceChildren(...sides.flatMap(words), ...sides.flatMap((run) => charts(run, state.step, state.token)));
 }
 
 function show() {
@@ -115,7 +113,6 @@ function show() {
   fillSide("b");
   $("step").max = steps;
   for (const id of ["play", "back", "step", "on"]) $(id).hidden = !run.traces;
-  $("words-note").hidden = !run.traces;
   $("step").value = state.step;
   $("told").textContent = told();
   $("step").setAttribute("aria-valuetext", told());
@@ -127,7 +124,6 @@ function show() {
   showStrip();
   $("compare").checked = state.compare;
   showCourse(run, state.step);
-  showWords($("words"), run, state.step);
   showWhy();
   toAddress();
 }
@@ -169,6 +165,10 @@ function build() {
   $("compare").addEventListener("change", () => { state.compare = $("compare").checked; show(); });
   for (const id of ["map", "opacity"]) $(id).addEventListener("input", () => { drawAll(); toAddress(); });
   $("close").addEventListener("click", () => { state.token = null; show(); });
+  for (const [sign, way] of [["\u2190", "Left"], ["\u2191", "Up"], ["\u2193", "Down"], ["\u2192", "Right"]]) { // a token is smaller than a finger
+    $("neighbours").append(button(sign, `${way} by one token`, () => { state.token = moved(state.token, `Arrow${way}`); show(); }));
+  }
+  addEventListener("resize", () => showCourse(walked(), state.step));
   addEventListener("hashchange", () => { fromAddress(); show(); });
   for (const side of ["a", "b"]) {
     const canvas = $(`stage-${side}`).querySelector("canvas");
