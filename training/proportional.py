@@ -65,7 +65,8 @@ def residual() -> Any:
             before = state.x.square().sum(dim=1)
             state.feed_back(pick)
             taken.append(before - state.x.square().sum(dim=1))
-        return selection.order.cpu()[torch.stack(taken).argmax(dim=0).cpu()]
+        owners: Tensor = selection.order.cpu()[torch.stack(taken).argmax(dim=0).cpu()]
+        return owners
 
     return _owned(owner)
 
@@ -77,7 +78,8 @@ def same_frame() -> Any:
         kept, rows, frames = selection.indices.cpu(), unit(signals.hidden).cpu(), signals.cells[:, 0]
         cosine = rows @ rows[kept].T
         other = frames[:, None] != frames[kept]
-        return kept[cosine.masked_fill(other & ~other.all(dim=1, keepdim=True), -2).argmax(dim=1)]
+        owners: Tensor = kept[cosine.masked_fill(other & ~other.all(dim=1, keepdim=True), -2).argmax(dim=1)]
+        return owners
 
     return _owned(owner)
 
@@ -205,9 +207,8 @@ def main(arguments: list[str] | None = None) -> None:
     result = measure(options.method, variants, keeps(options.keep), *asked)
     options.out.write_text(json.dumps(result, indent=1) + "\n")
     for line in result["rows"]:
-        print(
-            f"{line['method']:22} {line['keep'] or '-':>6} {line['accuracy']:5.1f} ± {line['error']:.1f}  {line['likelihood']:.3f}"
-        )
+        figures = f"{line['accuracy']:5.1f} ± {line['error']:.1f}  {line['likelihood']:.3f}"
+        print(f"{line['method']:24} {line['keep'] or '-':>6} {figures}")
 
 
 if __name__ == "__main__":

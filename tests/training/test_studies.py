@@ -1,4 +1,4 @@
-"""The studies of the embedded model: geometry of its states, and where counting words look."""
+"""The studies of the embedded model: geometry of its states, where counting words look, and for whom kept tokens speak."""
 
 import math
 
@@ -6,11 +6,15 @@ import pytest
 import torch
 from divevlm_tiny.splits import questions
 
+import divevlm
 from divevlm.experiments.answering import Answerer
 from divevlm.experiments.tasks import item_of
 from divevlm.methods import method_of
+from tests.engine.oracle import causal, close, full_length_logits, visual_positions
+from tests.engine.samples import batch
 from tests.micro import micro_llava
-from training import counting
+from tests.zoo import build
+from training import counting, proportional
 from training.geometry import auc, effective_rank, geometry
 
 
@@ -52,3 +56,52 @@ def test_tokens_that_a_counting_word_looks_at_take_the_places_of_the_last_picks(
     row, more = counting.measure(model, processor, some, 8, [0, 2])
     assert row["right"] + row["too low"] + row["too high"] == pytest.approx(100)
     assert (row["swap"], more["swap"]) == (0, 2)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("variant", proportional.VARIANTS)
+def test_variants_of_proportional_do_what_their_names_say(variant):
+    """Against full-length runs whose masks are written out; only sizes that are the engine's own are taken from it."""
+    entry = build("llava", layers=7)
+    given = batch(entry, "mixed")
+    option, change = proportional.VARIANTS[variant]
+    with change(), divevlm.prune(entry.model, keep=4, proportional=option) as session:
+        logits = entry.model(**given).logits
+    (decision,) = session.report.decisions
+    visual = visual_positions(entry.model, given["input_ids"])
+    first = int(variant[-1]) if variant.startswith("from block") else 2
+
+    def mask_of(number, hidden):
+        seen, bias = given["attention_mask"].bool().clone(), torch.zeros(visual.shape)
+        for row, kept in enumerate(decision.kept):
+            places = visual[row].nonzero()[:, 0]
+            seen[row, places[~kept]] = False
+            if decision.sizes and number >= first:
+                bias[row, places[kept]] = (0.5 if option == 0.5 else 1) * decision.sizes[row][kept].log()
+        bias = bias[:, None, None].expand(-1, -1, visual.shape[1], -1)
+        if "words only" in variant:
+            bias = bias.masked_fill(visual[:, None, :, None], 0)
+        return None if number < 2 else bias.masked_fill(~causal(seen), torch.finfo(torch.float32).min)
+
+    close(logits[decision.stay], full_length_logits(entry.model, given, mask_of)[decision.stay], 2e-5)
+    for sizes in decision.sizes:
+        assert float(sizes.max()) > 1
+        assert not variant.startswith("at most") or float(sizes.max()) <= float(variant.split()[-1])
+        assert variant not in ("residual", "same frame", "groups", "shuffled") or float(sizes.sum()) == 16
+
+
+def test_residual_groups_are_those_who_explained_most():
+    entry = build("llava", layers=4)
+    given = batch(entry, "single")
+    with (
+        torch.no_grad(),
+        proportional.residual(),
+        divevlm.prune(entry.model, keep=4, proportional=True, trace=True) as s,
+    ):
+        entry.model(**given)
+    (choice,) = s.report.decisions[0].choices
+    energy = choice.selection.trace.energy  # [5, 16] before each pick and in the end
+    taken = (energy[:-1] - energy[1:]).argmax(dim=0)
+    owners = choice.selection.order[taken]
+    owners[choice.selection.order] = choice.selection.order
+    assert s.report.decisions[0].sizes[0].tolist() == torch.bincount(owners, minlength=16).tolist()
