@@ -150,13 +150,15 @@ def run_engine(options: argparse.Namespace) -> None:
 def run_accuracy(options: argparse.Namespace) -> None:
     from divevlm.bench.accuracy import measure
     from divevlm.bench.accuracy_table import plot, tables
+    from divevlm.loading import embedded_name
 
     check_target("--out", options.out)
     check_picture("--plot", options.plot)
     _at_least_one(options, "limit")
     keeps = counts("--keep", options.keep, 1, 576)
     with progress("bench accuracy") as tick:
-        result = measure(names("--method", options.method), keeps, options.limit, options.split, options.model, tick)
+        model = embedded_name(options.model) or options.model
+        result = measure(names("--method", options.method), keeps, options.limit, options.split, model, tick)
     _draw(options, plot, result)
     _show(options, result, tables)
 
