@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from divevlm_tiny import available
-from divevlm_tiny.splits import questions
+from divevlm_tiny.splits import clip_questions, questions
 
 from divevlm.bench.accuracy import Mark, chunks, contenders, hit_rate, majority, measure, row, visual_states
 from divevlm.core.metrics import redundancy
@@ -34,6 +34,19 @@ def test_the_published_answers_stay():
         assert fresh["right"] == before["right"][:8]
         assert set(fresh) == set(before)
     assert len({fresh["right"] for fresh in rows}) == 6
+
+
+@pytest.mark.skipif("qwen2vl" not in available(), reason="the embedded model is not in this copy")
+@pytest.mark.parametrize("clips", [False, True])
+def test_the_other_embedded_model_is_asked_about_pictures_of_all_sizes_and_about_clips(clips):
+    result = measure(["dive"], [0.3], n=8, model="qwen2vl", clips=clips)
+    full, dive, *_ = result["rows"]
+    assert (full["method"], dive["method"], dive["keep"]) == ("vanilla", "dive", 0.3)
+    assert full["accuracy"] > dive["accuracy"] - 20
+    assert ("motion" in full["tasks"]) == clips
+    assert dive["hit_rate"] is None
+    assert 0 < dive["redundancy"] < 1
+    assert next(len(each) for each in chunks(clip_questions("validation", 40))) < 40
 
 
 def test_a_row_never_drops_a_task_and_pairs_with_full():

@@ -112,7 +112,9 @@ def test_a_plot_without_matplotlib_is_told_before_the_work(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["accuracy", "--keep", "\u00b2"], "--keep must be counts from 1 to 576, got '\u00b2'"),
+        (["accuracy", "--keep", "\u00b2"], "--keep must be a count or a share, got '\u00b2'"),
+        (["accuracy", "--keep", "577"], "keep must be at most 576, the visual tokens of an image, for dive, got 577"),
+        (["accuracy", "--clips"], "--clips must be left out for a tiny-llava, which sees pictures only, got True"),
         (["selection", "--shape", "\u00b2,1,1,1"], "--shape must be N,d,M,K or N,d,M,K,B"),
         (["engine", "--shape", "3,64,1,8:577"], "and K up to 576 V, got '3,64,1,8:577'"),
     ],

@@ -1,4 +1,4 @@
-"""What pruning does to answers: every method and budget on the questions of the embedded model."""
+"""What pruning does to answers: every method and budget on the questions of an embedded model."""
 
 from __future__ import annotations
 
@@ -8,33 +8,36 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from divevlm_tiny.splits import Sample, questions
-from divevlm_tiny.words import TASKS
+from divevlm_tiny.splits import SIZES, ClipSample, Sample, clip_questions, questions
 from torch import Tensor
 
+from divevlm.checks import require
 from divevlm.core.metrics import redundancy
 from divevlm.engine.report import Report
 from divevlm.experiments.answering import Answered, Answerer
 from divevlm.experiments.loading import machine
 from divevlm.experiments.results import error, known_mean, percent, relative
-from divevlm.experiments.settings import Setting
-from divevlm.experiments.tasks import item_of
+from divevlm.experiments.settings import Setting, check_budgets
+from divevlm.experiments.tasks import CLIP_TASKS, TASKS, item_of
 from divevlm.methods import METHODS
+from divevlm.models import family_of
 from divevlm.planning import VANILLA
 
 ALWAYS = ("random", "grid")
 BLIND = "blind"
 SCENES = 8  # asked about at once
+Asked = TypeVar("Asked", bound=Sample | ClipSample)
 
 
 @dataclass
 class Mark:
-    """Of one question under one setting. kept: None where everything stayed; flops, tokens: of the prefill, padding included."""
+    """Of one question under one setting. kept: None where everything stayed; flops: of its prefill, alone;
+    tokens: with padding."""
 
-    sample: Sample
+    sample: Sample | ClipSample
     right: bool
     likelihood: float  # log of the gold answer's
     seconds: float = 0.0
@@ -44,7 +47,7 @@ class Mark:
     tokens: float | None = None  # mean length of the sequence over the blocks
 
 
-def contenders(methods: Sequence[str], keeps: Sequence[int]) -> list[Setting]:
+def contenders(methods: Sequence[str], keeps: Sequence[int | float]) -> list[Setting]:
     """Every method with every budget; random and grid are always among them."""
     names = dict.fromkeys([*methods, *(name for name in ALWAYS if name in set(METHODS))])
     return [Setting(name, keep).check() for name in names for keep in keeps]
@@ -52,39 +55,51 @@ def contenders(methods: Sequence[str], keeps: Sequence[int]) -> list[Setting]:
 
 def measure(
     methods: Sequence[str],
-    keeps: Sequence[int],
+    keeps: Sequence[int | float],
     n: int = 1000,
     split: str = "validation",
     model: str = "llava",
+    clips: bool = False,
     tick: Callable[..., object] = lambda text, share=None: None,
 ) -> dict[str, Any]:
-    """Accuracy by task, likelihood, hit rate, redundancy and cost of each setting; vanilla and blind stand first."""
+    """Accuracy by task, likelihood, hit rate, redundancy and cost of each setting; vanilla and (tiny-llava) blind stand first.
+
+    keeps: counts or shares of the visual tokens; clips: ask tiny-qwen2vl about clips instead of pictures
+    """
     from divevlm.loading import load
 
     network, processor = load(model)
-    if network.config.model_type != "llava":
-        raise ValueError(f"--model must be a tiny-llava (for others: divevlm eval), got {model!r}")
-    ready = {setting: setting.ready(network, processor) for setting in contenders(methods, keeps)}
-    samples = questions(split, n)
+    kind = network.config.model_type
+    require(
+        kind in ("llava", "qwen2_vl"), "--model", model, "a tiny-llava or a tiny-qwen2vl (for others: divevlm eval)"
+    )
+    require(not clips or kind == "qwen2_vl", "--clips", clips, "left out for a tiny-llava, which sees pictures only")
+    settings = contenders(methods, keeps)
+    check_budgets(settings, network.config)
+    ready = {setting: setting.ready(network, processor) for setting in settings}
+    sizes = SIZES if kind == "qwen2_vl" else ()
+    samples: Sequence[Sample | ClipSample] = clip_questions(split, n) if clips else questions(split, n, sizes)
     answerer, marks = Answerer(network, processor), defaultdict[Setting, list[Mark]](list)
     done = 0
     for some in chunks(samples):
-        items = [item_of(sample, str(sample.number)) for sample in some]
+        items = [item_of(sample, str(done + i)) for i, sample in enumerate(some)]
         with visual_states(answerer, items) as states:
             marks[Setting(VANILLA, 0)] += _marks(some, answerer.forced(items, None))
-        marks[Setting(BLIND, 0)] += _marks(some, answerer.blind(items))
+        if kind == "llava":
+            marks[Setting(BLIND, 0)] += _marks(some, answerer.blind(items))
         for setting, method in ready.items():
             marks[setting] += _marks(some, answerer.forced(items, method), answerer.report, states)
         done += len(some)
         tick(f"{done} of {n} questions", done / n)
     full = marks[Setting(VANILLA, 0)]
-    rows = [row(setting.method, int(setting.keep), of_setting, full) for setting, of_setting in marks.items()]
-    return {"model": model, "split": split, "n": n, "rows": rows, "majority": majority(samples), "machine": machine()}
+    rows = [row(setting.method, setting.keep, of_setting, full) for setting, of_setting in marks.items()]
+    asked = {"model": model, "split": split, "clips": clips, "n": n}
+    return {**asked, "rows": rows, "majority": majority(samples), "machine": machine()}
 
 
-def chunks(samples: Sequence[Sample]) -> Iterator[list[Sample]]:
-    """All questions about a few scenes at a time."""
-    scenes = [list(group) for _, group in groupby(samples, key=lambda sample: sample.scene.seed)]
+def chunks(samples: Sequence[Asked]) -> Iterator[list[Asked]]:
+    """All questions about a few scenes or clips at a time."""
+    scenes = [list(group) for _, group in groupby(samples, key=lambda sample: sample.seed)]
     for at in range(0, len(scenes), SCENES):
         yield [sample for scene in scenes[at : at + SCENES] for sample in scene]
 
@@ -93,8 +108,11 @@ def chunks(samples: Sequence[Sample]) -> Iterator[list[Sample]]:
 def visual_states(answerer: Answerer, items: Sequence[Any]) -> Iterator[list[Tensor]]:
     """Of each question that is answered inside, [N, d]: normed, after two blocks."""
     states: list[Tensor] = []
-    text = answerer.model.model.language_model
-    visual = answerer.with_gold(items)[0]["input_ids"] == answerer.model.config.image_token_id
+    family, model = family_of(answerer.model), answerer.model
+    text = family.at(model, family.text)
+    visual = torch.isin(
+        answerer.with_gold(items)[0]["input_ids"], torch.tensor([*family.token_ids(model.config).values()])
+    )
 
     def note(_: Any, given: tuple[Tensor, ...]) -> None:
         states.extend(text.norm(hidden[there]) for hidden, there in zip(given[0], visual, strict=True))
@@ -107,7 +125,10 @@ def visual_states(answerer: Answerer, items: Sequence[Any]) -> Iterator[list[Ten
 
 
 def _marks(
-    samples: list[Sample], answers: list[Answered], report: Report | None = None, states: Sequence[Tensor] = ()
+    samples: Sequence[Sample | ClipSample],
+    answers: list[Answered],
+    report: Report | None = None,
+    states: Sequence[Tensor] = (),
 ) -> list[Mark]:
     marks = []
     for number, (sample, answer) in enumerate(zip(samples, answers, strict=True)):
@@ -115,16 +136,16 @@ def _marks(
         mark = Mark(sample, bool(answer.score), answer.likelihood, answer.seconds)
         if report is not None:
             mark.kept = report.samples[number].kept
-            mark.flops, mark.tokens = report.flops / len(samples), report.mean_tokens
+            mark.flops, mark.tokens = answer.flops, report.mean_tokens
             if len(mark.kept) > 1:
                 mark.redundancy = redundancy(states[number], torch.tensor(mark.kept))
         marks.append(mark)
     return marks
 
 
-def row(name: str, keep: int, marks: list[Mark], full: list[Mark]) -> dict[str, Any]:
+def row(name: str, keep: int | float, marks: list[Mark], full: list[Mark]) -> dict[str, Any]:
     """The figures of one setting, accuracies in percent."""
-    tasks = {task: [mark.right for mark in marks if mark.sample.task == task] for task in TASKS}
+    tasks = {task: [mark.right for mark in marks if mark.sample.task == task] for task in (*TASKS, *CLIP_TASKS)}
     tasks = {task: right for task, right in tasks.items() if right}
     whole = {task: percent([mark.right for mark in full if mark.sample.task == task]) for task in tasks}
     scores = {task: percent(right) for task, right in tasks.items()}
@@ -154,15 +175,16 @@ def row(name: str, keep: int, marks: list[Mark], full: list[Mark]) -> dict[str, 
 
 
 def hit_rate(mark: Mark) -> float | None:
-    """The share of the objects asked about that still have one of their patches; None where nothing is named or cut."""
-    items = mark.sample.question.items
-    if mark.kept is None or not items:
+    """The share of the objects asked about that still have one of their patches; None where nothing is named or cut, and
+    for models whose tokens are not patches."""
+    scene, items = getattr(mark.sample, "scene", None), mark.sample.question.items
+    if mark.kept is None or not items or scene is None or scene.whole:
         return None
     kept = set(mark.kept)
-    return sum(not kept.isdisjoint(mark.sample.scene.patches(index)) for index in items) / len(items)
+    return sum(not kept.isdisjoint(scene.patches(index)) for index in items) / len(items)
 
 
-def majority(samples: list[Sample]) -> dict[str, float]:
+def majority(samples: Sequence[Sample | ClipSample]) -> dict[str, float]:
     """What always giving the most frequent answer of a task would score."""
     answers: dict[str, Counter[str]] = defaultdict(Counter)
     for sample in samples:

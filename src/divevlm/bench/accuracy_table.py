@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from divevlm.terminal import table
@@ -38,10 +39,16 @@ def tables(result: dict[str, Any]) -> str:
         for row in rows
     ]
     note = (
-        f"tiny-{result['model']}, {result['n']} questions of the {result['split']} split; percent, +- standard error; "
+        f"{asked(result)}; percent, +- standard error; "
         "relative: mean over tasks of the share of vanilla's accuracy; blind: no visual token; minus full: paired"
     )
     return f"{table(head, lines)}\n\n{table(more, others)}\n\n{note}"
+
+
+def asked(result: dict[str, Any]) -> str:
+    """Who was asked what."""
+    about = "about clips " if result.get("clips") else ""
+    return f"{Path(result['model']).name}, {result['n']} questions {about}of the {result['split']} split"
 
 
 def _pm(value: float, error: float, digits: int = 1) -> str:
@@ -68,8 +75,8 @@ def plot(result: dict[str, Any]) -> Any:
                 row["method"], (0.01, row["accuracy"]), xycoords=("axes fraction", "data"), va="bottom", fontsize=8
             )
     axes.set_xscale("log", base=2)
-    axes.set_xlabel("visual tokens kept of 576")
+    axes.set_xlabel("visual tokens kept" if isinstance(next(iter(keeps)), int) else "share of the visual tokens kept")
     axes.set_ylabel("answers right, %")
-    axes.set_title(f"tiny-{result['model']}, {result['n']} questions ({result['split']})", fontsize=10)
+    axes.set_title(asked(result), fontsize=10)
     axes.legend(fontsize=8)
     return figure

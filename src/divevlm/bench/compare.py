@@ -29,9 +29,10 @@ def read(paths: Sequence[Path]) -> list[dict[str, Any]]:
             allowed = "what `divevlm bench accuracy --out` writes, with what was right in each row (older ones lack it)"
             raise ValueError(f"FILE must be {allowed}, got {str(path)!r}")
         results.append(result)
-        asked, first = ((of["split"], of["n"]) for of in (result, results[0]))
+        asked, first = ((of["n"], of["split"], of.get("clips", False)) for of in (result, results[0]))
         if asked != first:
-            given = f"{asked[1]} of {asked[0]} in {str(path)!r}, {first[1]} of {first[0]} in {str(paths[0])!r}"
+            here, there = (f"{n} of {split}{' clips' * clips}" for n, split, clips in (asked, first))
+            given = f"{here} in {str(path)!r}, {there} in {str(paths[0])!r}"
             raise ValueError(f"FILE must hold the same questions as the others, got {given}")
     return results
 
@@ -39,7 +40,7 @@ def read(paths: Sequence[Path]) -> list[dict[str, Any]]:
 def _good(result: dict[str, Any]) -> bool:
     rows, n = result["rows"], result["n"]
     marked = all(len(row["right"]) == n > 0 and set(row["right"]) <= {"0", "1"} for row in rows)
-    named = all(isinstance(row["method"], str) and isinstance(row["keep"], int) for row in rows)
+    named = all(isinstance(row["method"], str) and isinstance(row["keep"], (int, float)) for row in rows)
     return bool(rows) and marked and named and isinstance(result["split"], str) and isinstance(result["model"], str)
 
 

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from divevlm.checks import at_least, counts, names
+from divevlm.checks import at_least, counts, keeps, names
 from divevlm.cli.bench_tables import engine_table, methods_table, selection_table, vllm_table
 from divevlm.files import check_picture, check_target, write
 from divevlm.terminal import progress
@@ -62,16 +62,17 @@ def add(commands: Any) -> None:
     engine.set_defaults(run=run_engine)
     accuracy = kinds.add_parser(
         "accuracy",
-        help="answers of the embedded model under pruning: every method and budget, task by task",
+        help="answers of an embedded model under pruning: every method and budget, task by task",
         epilog="example: divevlm bench accuracy --method dive,fastv,dive:norm=none --keep 64,16 --limit 400",
     )
     accuracy.add_argument(
         "--method", old=["--methods"], default="dive,dive-no-update", help="names, with settings: dive:layer=3:eta=0.5"
     )
-    accuracy.add_argument("--keep", default="192,128,64,32,16", metavar="K,K", help="budgets in tokens of 576")
+    accuracy.add_argument("--keep", default="192,128,64,32,16", metavar="K,K", help="counts, or shares (qwen2vl)")
     accuracy.add_argument("--limit", old=["--n"], type=int, default=1000, help="questions (default 1000)")
     accuracy.add_argument("--split", choices=("validation", "test", "shift"), default="validation")
-    accuracy.add_argument("--model", default="llava", help="llava, or a folder with a tiny-llava of another training")
+    accuracy.add_argument("--model", default="llava", help="llava, qwen2vl, or a folder with another training of one")
+    accuracy.add_argument("--clips", action="store_true", help="ask qwen2vl about clips instead of pictures")
     accuracy.add_argument("--plot", type=Path, metavar="FILE", help="also draw accuracy over the budget (.png or .svg)")
     accuracy.set_defaults(run=run_accuracy)
     compare = kinds.add_parser(
@@ -155,10 +156,9 @@ def run_accuracy(options: argparse.Namespace) -> None:
     check_target("--out", options.out)
     check_picture("--plot", options.plot)
     _at_least_one(options, "limit")
-    keeps = counts("--keep", options.keep, 1, 576)
+    asked = options.limit, options.split, embedded_name(options.model) or options.model, options.clips
     with progress("bench accuracy") as tick:
-        model = embedded_name(options.model) or options.model
-        result = measure(names("--method", options.method), keeps, options.limit, options.split, model, tick)
+        result = measure(names("--method", options.method), keeps(options.keep), *asked, tick)
     _draw(options, plot, result)
     _show(options, result, tables)
 

@@ -91,8 +91,8 @@ def _still(wanted: Sequence[str], limit: int, split: str, sizes: Sequence[tuple[
     return found
 
 
-def item_of(sample: Sample, name: str) -> Item:
-    return Item(sample.task, name, sample.text, sample.answer, partial(_picture, sample))
+def item_of(sample: Sample | ClipSample, name: str) -> Item:
+    return Item(sample.task, name, sample.text, sample.answer, partial(_shown, sample))
 
 
 def _moving(wanted: Sequence[str], limit: int, split: str) -> list[Item]:
@@ -103,18 +103,16 @@ def _moving(wanted: Sequence[str], limit: int, split: str) -> list[Item]:
     for one in clip_stream(split):
         if left.get(one.task):
             left[one.task] -= 1
-            found.append(Item(one.task, f"{split}-clip-{one.seed}", one.text, one.answer, partial(_frames, one)))
+            found.append(item_of(one, f"{split}-clip-{one.seed}"))
         if not any(left.values()):
             return found
     raise AssertionError("seeds do not end")
 
 
-def _frames(sample: ClipSample) -> list[Any]:
+def _shown(sample: Sample | ClipSample) -> list[Any]:
+    if hasattr(sample, "image"):
+        return [sample.image]
     return [Video(sample.frames, list(range(len(sample.frames))), len(sample.frames), 2.0)]
-
-
-def _picture(sample: Sample) -> list[Any]:
-    return [sample.image]
 
 
 def right(prediction: str, gold: str) -> bool:

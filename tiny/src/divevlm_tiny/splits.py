@@ -51,6 +51,10 @@ class Sample(WithQuestion):
     question: Question
 
     @property
+    def seed(self) -> int:
+        return self.scene.seed
+
+    @property
     def image(self) -> Image.Image:
         return Image.fromarray(self.scene.pixels)
 
