@@ -129,10 +129,6 @@ def test_it_is_parsed(text):
     assert callable(parser().parse_args(arguments(text)).run)
 
 
-def test_no_reason_is_left_over():
-    assert {why for text in ALL if (why := reason(text))} == set(LISTED.values())
-
-
 def test_what_is_not_run_names_what_is_there():
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]

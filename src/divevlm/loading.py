@@ -69,6 +69,7 @@ def load(
     check_device(device)
     where = source_of(model)
     quiet()
+    import PIL  # noqa: F401  where it is missing, that is what to say: processors speak of backends
     from transformers import AutoModelForImageTextToText
 
     from divevlm.processors import processor_of
