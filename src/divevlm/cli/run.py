@@ -50,8 +50,8 @@ def run(options: argparse.Namespace) -> None:
     at_least("--repeats", options.repeats, 1)
     methods = chosen(options)
     media, question = media_and_question(options)
-    comparison = asked(options, media, question, [("vanilla", None), *methods])
-    result = as_rows(comparison) | {"repeats": options.repeats}
+    comparison, timed = asked(options, media, question, [("vanilla", None), *methods])
+    result = as_rows(timed) | {"repeats": options.repeats}
     print(json.dumps(result) if options.json else as_text(result))
     if options.html:
         from divevlm.viz.explorer import page
@@ -67,18 +67,25 @@ def run(options: argparse.Namespace) -> None:
                 print(f"wrote {file}")
 
 
-def asked(options: argparse.Namespace, media: list[Any], question: str, methods: list[tuple[str, Any]]) -> Any:
-    """The first round of answers, with the medians of all rounds as their times."""
+def asked(
+    options: argparse.Namespace, media: list[Any], question: str, methods: list[tuple[str, Any]]
+) -> tuple[Any, Any]:
+    """The first round of answers, as the page tells it; and the same with the medians of all rounds as times."""
     again = [(label, replace(method, trace=False) if hasattr(method, "trace") else method) for label, method in methods]
     comparison = ask_all(options, "divevlm run", media, question, methods + again * (options.repeats - 1))
     count, answers = len(methods), comparison.answers
-    for i, answer in enumerate(answers[:count]):
-        for name in ("prefill_seconds", "first_seconds", "seconds"):
-            setattr(answer, name, median(getattr(one, name) for one in answers[i::count]))
-        if answer.report is not None:
-            answer.report.selection_ms = median(one.report.selection_ms for one in answers[i::count])
-    comparison.answers = answers[:count]
-    return comparison
+    rounds = [answers[i::count] for i in range(count)]
+    first, timed = (replace(comparison, answers=some) for some in (answers[:count], [_median(some) for some in rounds]))
+    return first, timed
+
+
+def _median(rounds: list[Any]) -> Any:
+    """The first of the rounds, with medians as times."""
+    names = ("prefill_seconds", "first_seconds", "seconds")
+    report = rounds[0].report
+    if report is not None:
+        report = replace(report, selection_ms=median(one.report.selection_ms for one in rounds))
+    return replace(rounds[0], report=report, **{name: median(getattr(one, name) for one in rounds) for name in names})
 
 
 def chosen(options: argparse.Namespace) -> list[tuple[str, Any]]:
