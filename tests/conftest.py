@@ -14,8 +14,9 @@ if not torch.cuda.is_available():
 HERE = Path(__file__).parent
 TIERS = {  # by folder or file; all others are fast
     "matrix": ("core/test_triton.py", "core/test_whatever_the_input.py", "engine", "zoo"),
-    "lab": ("batch", "bench", "cli", "experiments", "serve", "tiny", "training", "viz", "test_examples.py"),
-}
+    "lab": ("batch", "bench", "cli", "experiments", "serve", "tiny", "training", "viz", "test_commands_in_docs.py",
+            "test_examples.py", "test_snippets_in_docs.py"),
+}  # fmt: skip
 FAST = ("engine/test_session.py", "engine/test_refusals.py", "engine/test_report.py", "tiny/test_scenes.py")
 
 

@@ -40,13 +40,18 @@ def test_the_embedded_qwen_takes_pictures_and_videos_from_files(capsys, tmp_path
     assert result["rows"][1]["kept"] < result["visual"]
 
 
-def test_a_hub_that_does_not_answer_is_asked_once():
+@pytest.mark.parametrize("command", [["plan", "dive", "--keep", "64"], ["serve"]], ids=["plan", "serve"])
+def test_a_hub_that_does_not_answer_is_asked_once(command):
     with socket.socket() as closed:  # bound, and nobody listens
         closed.bind(("127.0.0.1", 0))
         here = f"http://127.0.0.1:{closed.getsockname()[1]}"
-        command = [sys.executable, "-m", "divevlm.cli", "plan", "dive", "--keep", "64", "--model", "some/model"]
         environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
-        done = subprocess.run(command, capture_output=True, text=True, env=environment | {"HF_ENDPOINT": here})
+        done = subprocess.run(
+            [sys.executable, "-m", "divevlm.cli", *command, "--model", "some/model"],
+            capture_output=True,
+            text=True,
+            env=environment | {"HF_ENDPOINT": here},
+        )
     assert done.returncode == 2
     assert f"got 'some/model': no such folder, {here} does not answer, and the cache does not hold it" in done.stderr
     assert done.stderr.count("\n") == 1  # no word of retries

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 
 
 def require(ok: bool, name: str, value: object, allowed: str) -> None:
     if not ok:
         raise ValueError(f"{name} must be {allowed}, got {value!r}")
+
+
+def hint(name: object, known: Iterable[str]) -> str:
+    """What was perhaps meant by a name that is not known."""
+    near = get_close_matches(str(name).lower(), list(known), n=1)
+    return f": did you mean {near[0]!r}?" if near else ""
 
 
 def number(name: str, value: object, allowed: str, ok: Callable[[float], bool]) -> None:

@@ -39,9 +39,9 @@ def config_of(model: str) -> Any:
     """The configuration; no weights are read."""
     from transformers import AutoConfig
 
-    where, options = source_of(model)
+    where = source_of(model)
     with one_line_errors(model):
-        return AutoConfig.from_pretrained(where, **options)
+        return AutoConfig.from_pretrained(where)
 
 
 @cache
@@ -67,22 +67,23 @@ def load(
     dtype = dtype or ("float32" if device.startswith("cpu") else "auto")
     require(dtype in DTYPES, "dtype", dtype, f"one of {', '.join(DTYPES)}")
     check_device(device)
-    where, options = source_of(model)
+    where = source_of(model)
     quiet()
+    import PIL  # noqa: F401  where it is missing, that is what to say: processors speak of backends
     from transformers import AutoModelForImageTextToText
 
     from divevlm.processors import processor_of
 
-    more = {"device_map": device_map, "attn_implementation": attn}
+    options = {"device_map": device_map, "attn_implementation": attn}
     with one_line_errors(model, f" with attention {attn}" if attn else ""):
         if embedded_name(model) is not None:
             from divevlm_tiny.shipped import processor_of as embedded_processor
 
             processor = embedded_processor(Path(where))
         else:
-            processor = processor_of(where, **options, **(pixels or {}))
-        options |= {name: value for name, value in more.items() if value is not None}
-        network = AutoModelForImageTextToText.from_pretrained(where, dtype=dtype, **options)
+            processor = processor_of(where, **(pixels or {}))
+        given = {name: value for name, value in options.items() if value is not None}
+        network = AutoModelForImageTextToText.from_pretrained(where, dtype=dtype, **given)
     processor.tokenizer.padding_side = "left"
     return (network if device_map else network.to(device)).eval(), processor
 
@@ -114,16 +115,26 @@ def quiet() -> None:
     logging.set_verbosity_error()
 
 
-def source_of(model: str) -> tuple[str | Path, dict[str, Any]]:
-    """What `from_pretrained` takes: a folder or a name, and whether to look in the cache only."""
+def source_of(model: str) -> str | Path:
+    """What `from_pretrained` takes: a folder, or a name on a hub that answers; if it does not, the folder in the cache."""
     name = embedded_name(model)
     if name is None:
-        return model, {} if Path(model).exists() or _hub_answers() else {"local_files_only": True}
+        return model if Path(model).exists() or _hub_answers() else _cached(model)
     if name not in embedded_models():
         raise ValueError(f"model {model!r} is embedded in divevlm-tiny, which is missing: pip install 'divevlm[demo]'")
     from divevlm_tiny import shipped
 
-    return shipped.MODELS / name, {}
+    return shipped.MODELS / name
+
+
+def _cached(model: str) -> str:
+    from huggingface_hub import constants, snapshot_download
+
+    try:
+        return str(snapshot_download(model, local_files_only=True))
+    except (OSError, ValueError):
+        reason = f"no such folder, {constants.ENDPOINT} does not answer, and the cache does not hold it"
+        raise ValueError(_refusal(model, reason)) from None
 
 
 @cache
@@ -146,14 +157,13 @@ def one_line_errors(model: str, how: str = "") -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        from huggingface_hub import constants
+        raise ValueError(_refusal(model, _first_line(error), how)) from error
 
-        names = ", ".join(embedded_models()) or "none is installed"
-        allowed = f"an embedded one ({names}), a folder or a name on the hub that loads{how}"
-        reason = _first_line(error)
-        if not Path(model).exists() and embedded_name(model) is None and not _hub_answers():
-            reason = f"no such folder, {constants.ENDPOINT} does not answer, and the cache does not hold it"
-        raise ValueError(f"model must be {allowed}, got {str(model)!r}: {reason}") from error
+
+def _refusal(model: str, reason: str, how: str = "") -> str:
+    names = ", ".join(embedded_models()) or "none is installed"
+    allowed = f"an embedded one ({names}), a folder or a name on the hub that loads{how}"
+    return f"model must be {allowed}, got {str(model)!r}: {reason}"
 
 
 def _first_line(error: Exception) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Generic, TypeVar
+
+from divevlm.checks import hint
 
 T = TypeVar("T")
 
@@ -48,7 +49,7 @@ class Registry(Generic[T]):
         if name not in self._entries:
             self._load_plugins()
         if name not in self._entries:
-            raise ValueError(f"{self.kind} must be one of {', '.join(self)}, got {name!r}{self._hint(name)}")
+            raise ValueError(f"{self.kind} must be one of {', '.join(self)}, got {name!r}{hint(name, self)}")
         entry = self._entries[name]
         if isinstance(entry, str):
             module, attribute = entry.split(":")
@@ -56,10 +57,6 @@ class Registry(Generic[T]):
             self._entries[name] = thing
             return thing
         return entry
-
-    def _hint(self, name: str) -> str:
-        near = get_close_matches(str(name).lower(), list(self), n=1)
-        return f": did you mean {near[0]!r}?" if near else ""
 
     def _load_plugins(self) -> None:
         if not self._complete:

@@ -96,3 +96,9 @@ def test_interruption_leaves_with_130(capsys, monkeypatch):
     monkeypatch.setattr("divevlm.cli.demo.run", interrupt)
     code, _, err = run(capsys, "demo")
     assert (code, err) == (130, "divevlm: interrupted\n")
+
+
+def test_embedded_models_have_one_name(capsys):
+    arguments = ["bench", "accuracy", "--limit", "1", "--keep", "16", "--method", "grid", "--json"]
+    named = [json.loads(run(capsys, *arguments, "--model", name)[1])["model"] for name in ("llava", "tiny-llava")]
+    assert named[0] == named[1]

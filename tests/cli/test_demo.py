@@ -36,9 +36,13 @@ def test_demo_compares_and_writes_the_page(capsys, any_model, tmp_path):
     assert "Content-Security-Policy" in page.read_text()
 
 
-def test_demo_tells_a_story(capsys, any_model, tmp_path):
+def test_demo_tells_a_story(capsys, any_model, tmp_path, monkeypatch):
+    threads = []
+    monkeypatch.setattr("torch.set_num_threads", threads.append)
     _, out, _ = run(capsys, "demo", "--questions", "1", "-o", str(tmp_path / "page.html"))
     assert "objects seen" in out
+    assert "medians of 3 runs on one core" in out
+    assert threads == [1]
     assert max(map(len, out.splitlines())) <= 80 or str(tmp_path) in max(out.splitlines(), key=len)
     assert str(tmp_path / "page.html") in out
     drawn = [line for line in out.splitlines() if set(line) <= set(".#@? ") and len(line) > 24]

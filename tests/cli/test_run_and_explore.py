@@ -12,6 +12,7 @@ import torch
 from divevlm.cli import COMMANDS, main
 from divevlm.cli.doctor import PARTS, SERVING
 from divevlm.loading import load
+from divevlm.viz.asking import MethodAnswer
 from tests.zoo import build, picture
 
 
@@ -58,6 +59,30 @@ def test_run_tells_what_each_method_keeps(capsys, model, photo, tmp_path):
     assert "Content-Security-Policy" in page.read_text()
     assert b"<svg" in drawn.read_bytes()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["kept.svg", "page.html"]
+
+
+def test_times_are_medians_of_several_runs(capsys, model, photo, monkeypatch):
+    """A clock that says 1, 2, 9 seconds for the model as it is, and 4, 1, 2 for DIVE, in turn."""
+    clock = iter([1, 4, 2, 1, 9, 2] * 2)
+
+    def generate(network, processor, arguments, label, length):
+        if label == "dive":
+            network.generate(**arguments, max_new_tokens=1)
+        seconds = next(clock)
+        return MethodAnswer(label, None, "red", 3, seconds, 2 * seconds, 4 * seconds, None)
+
+    monkeypatch.setattr("divevlm.viz.asking._generate", generate)
+    arguments = ["run", photo, "What?", "--model", model, "--keep", "5", "--method", "dive"]
+    rows = json.loads(run(capsys, *arguments, "--json")[1])["rows"]
+    assert [row["prefill_ms"] for row in rows] == [2000, 2000]
+    assert [row["first_token_ms"] for row in rows] == [4000, 4000]
+    assert [row["speedup"] for row in rows] == [1, 1]
+    out = run(capsys, *arguments)[1]
+    assert "times: medians of 3 runs" in out
+    clock = iter([1, 4])
+    out = run(capsys, *arguments, "--repeats", "1")[1]
+    assert "times of one run each, too few to compare" in out
+    assert "x  " not in out  # no speed-up of single runs
 
 
 def test_run_takes_a_system_prompt_and_several_images(capsys, model, photo):
@@ -164,6 +189,7 @@ def test_doctor_tells_what_is_wrong(capsys, monkeypatch):
         ),
         (["run", "{photo}", "What?", "--model", "{model}", "--keep", "0"], "keep must be a count of at least 1"),
         (["run", "{photo}", "What?", "--model", "{model}", "--max-new-tokens", "0"], "must be at least 1, got 0"),
+        (["run", "{photo}", "What?", "--repeats", "0"], "--repeats must be at least 1, got 0"),
         (["run", "{photo}", "What?", "--model", "{model}", "--device", "tpu7"], "device must be one that is there"),
         (["run", "{photo}", "What?", "--model", "{model}", "--keep", "5", "--html", "/no/where/a.html"], "/no/where"),
         (["run", "{photo}", "What?", "--model", "{model}", "--keep", "5", "--png", "kept.bmp"], ".png or .svg"),

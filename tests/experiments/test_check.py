@@ -59,6 +59,13 @@ def test_every_family_passes_from_disk(check, name):
     assert "verdict: every promise is kept" in text
 
 
+def test_a_single_run_is_not_compared(check):
+    _, once = check("llava")
+    assert "times of one run each, too few to compare" in once
+    _, twice = check("llava", "--repeats", "2")
+    assert "medians of 2 runs" in twice
+
+
 @pytest.mark.parametrize("more", [["--attn", "eager"], ["--dtype", "bfloat16"], ["--method", "fastv", "--keep", "4"]])
 def test_it_loads_and_prunes_as_told(check, more):
     report, _ = check("llava_next", *more)

@@ -163,3 +163,14 @@ def test_wrong_values_are_told_in_one_line(micro, capsys, tmp_path, arguments, m
 
 def test_budgets_are_counts_and_shares():
     assert keeps("192,0.25") == (192, 0.25)
+
+
+def test_one_question_has_no_error(micro, tmp_path, capsys):
+    for command in (["eval", "--method", "grid", "--keep", "16"], ["analyze", "feedback", "--keep", "16"]):
+        more = ["--model", micro, "--tasks", "existence", "--limit", "1", "--out", str(tmp_path / command[0])]
+        assert main([*command, *more, "--json"]) == 0
+        row = json.loads(capsys.readouterr().out)["rows"][-1]
+        assert row["error"] is None
+        assert row.get("rgl_error") is None
+        assert main([*command, *more]) == 0
+        assert "± 0" not in capsys.readouterr().out

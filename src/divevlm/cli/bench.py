@@ -151,11 +151,12 @@ def run_engine(options: argparse.Namespace) -> None:
 def run_accuracy(options: argparse.Namespace) -> None:
     from divevlm.bench.accuracy import measure
     from divevlm.bench.accuracy_table import plot, tables
+    from divevlm.loading import embedded_name
 
     check_target("--out", options.out)
     check_picture("--plot", options.plot)
     _at_least_one(options, "limit")
-    asked = options.limit, options.split, options.model, options.clips
+    asked = options.limit, options.split, embedded_name(options.model) or options.model, options.clips
     with progress("bench accuracy") as tick:
         result = measure(names("--method", options.method), keeps(options.keep), *asked, tick)
     _draw(options, plot, result)

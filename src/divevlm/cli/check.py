@@ -98,6 +98,7 @@ def run(options: argparse.Namespace) -> None:
         "machine": machine(),
         "ok": not broken,
         "checks": [asdict(result) for result in results],
+        "repeats": options.repeats,
         "rows": times,
     }
     write(options.out, json.dumps(report, indent=1) + "\n")
@@ -121,9 +122,11 @@ def _show(report: dict[str, Any], out: Path) -> None:
     ]
     print("\n" + table(["measured", *(head for _, head, _ in there)], lines))
     full, pruned = report["rows"]
+    first, total = (full[name] / pruned[name] for name in ("prefill_ms", "total_ms"))
+    faster = f"first token x{first:.2f}, total x{total:.2f}, medians of {report['repeats']} runs"
     print(
         f"\nkept {pruned['kept']:.0f} of {pruned['visual']:.0f} visual tokens of a photograph; "
-        f"first token x{full['prefill_ms'] / pruned['prefill_ms']:.2f}, total x{full['total_ms'] / pruned['total_ms']:.2f}"
+        + ("times of one run each, too few to compare" if report["repeats"] == 1 else faster)
     )
     unsure = sum(check["ok"] is None for check in report["checks"])
     verdict = "every promise is kept" if report["ok"] else "BROKEN: please open an issue"

@@ -43,10 +43,13 @@ def add(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    import torch
+
     from divevlm.loading import load
 
     at_least("--limit", options.limit, 1)
     check_target("--out", options.out)
+    torch.set_num_threads(1)  # more of them mostly wait in a model this small, for minutes where others work
     with progress("divevlm demo") as tick:
         tick("loading the embedded model")
         model, processor = load("llava")

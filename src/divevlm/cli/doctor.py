@@ -20,7 +20,7 @@ PARTS = {  # extra -> what it is made of, what it is for
     "plot": (("matplotlib", "pillow"), "pictures: run --png, bench accuracy --plot"),
     "video": (("av",), "videos in run and explore"),
     "eval": (("lmms-eval", "pillow"), "benchmarks: eval --tasks, reproduce --scale full"),
-    "ray": (("ray",), "eval --engine ray"),
+    "ray": (("ray",), "eval and batch --engine ray"),
     "serve": (("httpx", "pillow", "prometheus-client", "transformers", *SERVING), "an OpenAI-compatible endpoint"),
     "vllm": (("vllm",), "the plugin for vLLM: bench vllm, batch --engine vllm"),
 }

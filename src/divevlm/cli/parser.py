@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import Any, NoReturn
+
+from divevlm.checks import hint
 
 
 class Parser(argparse.ArgumentParser):
@@ -23,19 +24,23 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Refuse what is unknown here, where all options of the command are known."""
+        self.words = list(args or ())
         options, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            known = [name for action in self._actions for name in action.option_strings]
-            self.error(f"{self.prog} does not know {' '.join(unknown)}{hint(unknown[0].partition('=')[0], known)}")
+            self.error(self.unknown(unknown))
         return options, unknown
 
     def error(self, message: str) -> NoReturn:
         choice = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
         if choice:
             message += hint(choice[1], re.findall(r"[\w-]+", choice[2]))
+        elif "are required" in message and (mistyped := [word for word in self.words if self.is_unknown(word)]):
+            message = self.unknown(mistyped)
         raise ValueError(f"{message} ({self.prog} --help)")
 
+    def unknown(self, words: Sequence[str]) -> str:
+        return f"{self.prog} does not know {' '.join(words)}{hint(words[0].partition('=')[0], self._option_string_actions)}"
 
-def hint(name: str, known: Sequence[str]) -> str:
-    near = get_close_matches(name, known, n=1)
-    return f": did you mean {near[0]!r}?" if near else ""
+    def is_unknown(self, word: str) -> bool:
+        name = word.partition("=")[0]  # which may be cut short
+        return bool(re.match("--?[a-z]", name)) and not any(o.startswith(name) for o in self._option_string_actions)

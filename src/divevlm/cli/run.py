@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from divevlm.checks import keep, names
+from divevlm.checks import at_least, keep, names
 from divevlm.cli.loading import add_model_options, ask_all, media_and_question
 from divevlm.files import check_picture, check_target, write
 from divevlm.terminal import table
@@ -32,6 +34,9 @@ def add(commands: Any) -> None:
     )
     run_command.add_argument("--keep", default="64", help="visual tokens of an image: a count or a share (64)")
     run_command.add_argument("--compare", default="", metavar="NAMES", help="other methods, joined by commas")
+    run_command.add_argument(
+        "--repeats", type=int, default=3, metavar="N", help="times are medians of so many runs, in turn (default 3)"
+    )
     run_command.add_argument("--html", type=Path, metavar="FILE", help="write the explorer page")
     run_command.add_argument("--png", type=Path, metavar="FILE", help="draw what each method keeps (.png or .svg)")
     run_command.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
@@ -42,10 +47,11 @@ def add(commands: Any) -> None:
 def run(options: argparse.Namespace) -> None:
     check_target("--html", options.html)
     check_picture("--png", options.png)
+    at_least("--repeats", options.repeats, 1)
     methods = chosen(options)
     media, question = media_and_question(options)
-    comparison = ask_all(options, "divevlm run", media, question, [("vanilla", None), *methods])
-    result = as_rows(comparison)
+    comparison, timed = asked(options, media, question, [("vanilla", None), *methods])
+    result = as_rows(timed) | {"repeats": options.repeats}
     print(json.dumps(result) if options.json else as_text(result))
     if options.html:
         from divevlm.viz.explorer import page
@@ -59,6 +65,27 @@ def run(options: argparse.Namespace) -> None:
         for file in (options.html, options.png):
             if file:
                 print(f"wrote {file}")
+
+
+def asked(
+    options: argparse.Namespace, media: list[Any], question: str, methods: list[tuple[str, Any]]
+) -> tuple[Any, Any]:
+    """The first round of answers, as the page tells it; and the same with the medians of all rounds as times."""
+    again = [(label, replace(method, trace=False) if hasattr(method, "trace") else method) for label, method in methods]
+    comparison = ask_all(options, "divevlm run", media, question, methods + again * (options.repeats - 1))
+    count, answers = len(methods), comparison.answers
+    rounds = [answers[i::count] for i in range(count)]
+    first, timed = (replace(comparison, answers=some) for some in (answers[:count], [_median(some) for some in rounds]))
+    return first, timed
+
+
+def _median(rounds: list[Any]) -> Any:
+    """The first of the rounds, with medians as times."""
+    names = ("prefill_seconds", "first_seconds", "seconds")
+    report = rounds[0].report
+    if report is not None:
+        report = replace(report, selection_ms=median(one.report.selection_ms for one in rounds))
+    return replace(rounds[0], report=report, **{name: median(getattr(one, name) for one in rounds) for name in names})
 
 
 def chosen(options: argparse.Namespace) -> list[tuple[str, Any]]:
@@ -109,6 +136,7 @@ def as_rows(comparison: Any) -> dict[str, Any]:
 
 
 def as_text(result: dict[str, Any]) -> str:
+    once = result["repeats"] == 1
     head = ["method", "visual tokens", "KV cache", "prefill", "speed-up", "first token", "next token", "selection"]
     lines = [
         [
@@ -116,7 +144,7 @@ def as_text(result: dict[str, Any]) -> str:
             str(row["kept"]),
             f"{row['kv_bytes'] / 2**20:.2f} MB",
             f"{row['prefill_ms']:.0f} ms",
-            f"{row['speedup']:.2f}x",
+            "-" if once else f"{row['speedup']:.2f}x",
             f"{row['first_token_ms']:.0f} ms",
             "-" if row["token_ms"] is None else f"{row['token_ms']:.1f} ms",
             f"{row['selection_ms']:.1f} ms",
@@ -126,5 +154,6 @@ def as_text(result: dict[str, Any]) -> str:
     wide = max(len(row["method"]) for row in result["rows"])
     answers = "\n".join(f"{row['method']:<{wide}}  {' '.join(row['answer'].split())}" for row in result["rows"])
     about = f"{result['model']} ({result['family']}): {result['visual']} visual tokens, {result['text']} of text"
-    note = "times of one run each; prefill: the language model with selection; first token: with the vision tower"
-    return f"{about}\n\n{table(head, lines)}\n\n{answers}\n\n{note}"
+    times = "times of one run each, too few to compare" if once else f"times: medians of {result['repeats']} runs"
+    note = "prefill: the language model with selection; first token: with the vision tower"
+    return f"{about}\n\n{table(head, lines)}\n\n{answers}\n\n{times}; {note}"

@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> None:
     at_least("--drain", options.drain, 1)
     if options.device != "auto":
         check_device(options.device)
-    source, name = str(source_of(options.model)[0]), options.name or Path(options.model).name
+    source, name = str(source_of(options.model)), options.name or Path(options.model).name
     more = {"device": options.device, "dtype": options.dtype, "attn_implementation": options.attn}
     desk = desk_of(source, name, options.method, keep(options.keep), limits, options.allow_host, **more)
     serve(desk, options.host, options.port, secret, options.drain, lambda url: print(f"{name} at {url}", flush=True))

@@ -37,9 +37,9 @@ def story(result: dict[str, Any], example: Any, answers: dict[str, dict[str, Any
             "",
             table(head, rows),
             "",
-            "objects seen: of those asked about, with at least one token left; times are",
-            f"medians of {ROUNDS} runs. {rows[0][1].split()[-1]} questions are too few for a verdict: docs/results.md has",
-            "1,000 and three trainings, and says where DIVE is behind.",
+            "objects seen: of those asked about, with at least one token left. Times are",
+            f"medians of {ROUNDS} runs on one core. {rows[0][1].split()[-1]} questions are too few for a verdict:",
+            "docs/results.md has 1,000 and three trainings, and says where DIVE is behind.",
             "",
             "The first question that frozen scores and DIVE answer differently with 16:"
             if answers["frozen 16"]["answer"] != answers["DIVE 16"]["answer"]

@@ -53,10 +53,10 @@ def _row(
         "method": setting.method,
         "keep": setting.keep,
         "scores": accuracy,
-        "errors": {task: error(values) for task, values in scores.items()},
+        "errors": {task: _error(values) for task, values in scores.items()},
         "n": {task: len(values) for task, values in scores.items()},
         "accuracy": percent([record["score"] for record in records]),
-        "error": error([record["score"] for record in records]),
+        "error": _error([record["score"] for record in records]),
         "relative": average,
         "relative_error": None if average is None or vanilla is None else _relative_error(records, vanilla),
         **{name: known_mean(record.get(name) for record in records) for name in MEANS},
@@ -111,6 +111,11 @@ def error(values: Sequence[float]) -> float:
     return 100 * math.sqrt(share * (1 - share) / len(values)) if 0 <= share <= 1 else math.nan
 
 
+def _error(values: Sequence[float]) -> float | None:
+    """None of a single value, of which no spread is known."""
+    return error(values) if len(values) > 1 else None
+
+
 def known_mean(values: Iterable[float | None]) -> float | None:
     """Of those that are known."""
     known = [value for value in values if value is not None]
@@ -126,7 +131,7 @@ def cells(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
             row["method"],
             f"{row['keep']:g}" if row["keep"] else "all",
             *(f"{row['scores'][task]:.1f}" for task in tasks),
-            f"{row['accuracy']:.1f} ± {row['error']:.1f}",
+            f"{row['accuracy']:.1f}" + ("" if row["error"] is None else f" ± {row['error']:.1f}"),
             "" if row["relative"] is None else f"{row['relative']:.2f}",
         ]
         for row in rows

@@ -102,7 +102,7 @@ def small(start):
 @pytest.fixture(scope="session")
 def tiny(start):
     """The embedded model, which gives real answers."""
-    return start(source_of("tiny-llava")[0], keep=64)
+    return start(source_of("tiny-llava"), keep=64)
 
 
 class Gate:

@@ -1,9 +1,11 @@
 """Answers through the real openai client are those of the engine."""
 
+from pathlib import Path
+
 import pytest
 
 from divevlm.serve.http.request import Deployed
-from tests.serve.http.conftest import NAME, turn
+from tests.serve.http.conftest import NAME, data_url, turn
 from tests.zoo import picture
 
 IMAGE = picture(1, 90, 60)
@@ -28,6 +30,22 @@ def test_an_answer_and_its_report_are_those_of_the_engine(small):
     assert (made.model, made.object, made.choices[0].finish_reason) == (NAME, "chat.completion", "length")
     assert made.usage.prompt_tokens == report["tokens_full"]
     assert made.usage.completion_tokens == 8
+
+
+def test_the_client_of_the_page_gets_an_answer(tiny):
+    page = (Path(__file__).parents[3] / "docs/serving.md").read_text()
+    code = page.split("```python\n")[1].split("```")[0]
+    for told, here in (
+        ("http://127.0.0.1:8000", tiny.url),
+        ("llava-1.5-7b-hf", NAME),
+        ("data:image/png;base64,...", data_url(IMAGE)),
+    ):
+        assert told in code
+        code = code.replace(told, here)
+    world = {}
+    exec(code, world)
+    world["client"].close()
+    assert len(world["answer"].divevlm["samples"][0]["kept"]) == 32
 
 
 def test_a_stream_brings_the_same_words_and_the_report_in_its_last_chunk(tiny):

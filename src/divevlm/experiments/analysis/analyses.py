@@ -66,11 +66,12 @@ def _feedback(run: Run, rows: list[dict[str, Any]], records: list[Record]) -> li
         methods, logs = likelihoods(run.methods, keep, records)
         gain = relative_gold_likelihood(logs)
         quarters = gain.quantile(torch.tensor([0.25, 0.5, 0.75], dtype=gain.dtype), dim=0)
-        error = gain.std(dim=0) / len(gain) ** 0.5 if len(gain) > 1 else torch.zeros(len(methods))
+        error = gain.std(dim=0) / len(gain) ** 0.5 if len(gain) > 1 else None
         by_method = {row["method"]: row for row in rows if row["keep"] == keep}
         for i, method in enumerate(methods):
             low, middle, high = (float(quarters[q, i]) for q in range(3))
-            figures = {"rgl": float(gain[:, i].mean()), "rgl_error": float(error[i]), "low": low, "median": middle}
+            spread = None if error is None else float(error[i])
+            figures = {"rgl": float(gain[:, i].mean()), "rgl_error": spread, "low": low, "median": middle}
             with_gains.append({**_named([by_method[method]])[0], **figures, "high": high, "samples": len(gain)})
     return with_gains
 

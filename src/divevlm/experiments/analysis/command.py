@@ -76,7 +76,7 @@ def _measured(name: str, run: Run, new_tokens: int, keep: int | float) -> tuple[
         with bar((1 + len(some)) * len(SCHEDULES)) as tick:
             rows = runtime(answerer, some, SCHEDULES, keep, new_tokens, tick)
         columns: tuple[tuple[str, str, int], ...] = RUNTIME
-        about = f"cost of feedback, {Budget(keep)} kept, {new_tokens} generated (figure 4c)"
+        about = f"cost of feedback, {Budget(keep)} kept, {new_tokens} generated, means of {len(some)} runs (figure 4c)"
     else:
         rows = energy(answerer, some, keep, run.batch)
         columns = ENERGY

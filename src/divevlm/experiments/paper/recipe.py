@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from divevlm.checks import require
+from divevlm.checks import hint, require
 from divevlm.core.metrics import relative_average
 from divevlm.methods import METHODS, parse
 
@@ -98,7 +98,8 @@ def names() -> list[str]:
 
 
 def recipe(name: str) -> Recipe:
-    require(name in names(), "recipe", name, f"one of {', '.join(names())}")
+    if name not in names():
+        raise ValueError(f"recipe must be one of {', '.join(names())}, got {name!r}{hint(name, names())}")
     settings = tomllib.loads((RECIPES / f"{name}.toml").read_text())
     rows, relative = settings.pop("rows"), settings.pop("relative", [])
     shape = settings.get("kind") == "scores"
