@@ -17,8 +17,8 @@ def tables(result: dict[str, Any]) -> str:
         [
             row["method"],
             str(row["keep"] or "-"),
-            *(_pm(row["tasks"][task]["accuracy"], row["tasks"][task]["error"]) for task in tasks),
-            _pm(row["accuracy"], row["error"]),
+            *(_pm(of["accuracy"], of["error"], n=of["n"]) for of in map(row["tasks"].get, tasks)),
+            _pm(row["accuracy"], row["error"], n=result["n"]),
             "" if row["relative"] is None else f"{row['relative']:.1f}",
         ]
         for row in rows
@@ -29,8 +29,8 @@ def tables(result: dict[str, Any]) -> str:
         [
             row["method"],
             str(row["keep"] or "-"),
-            _pm(row["below_full"], row["below_full_error"]),
-            _pm(row["likelihood"], row["likelihood_error"], 3),
+            _pm(row["below_full"], row["below_full_error"], n=result["n"]),
+            _pm(row["likelihood"], row["likelihood_error"], 3, result["n"]),
             *(
                 "" if row[key] is None else f"{row[key]:.{digits}f}"
                 for key, digits in (("hit_rate", 1), ("redundancy", 3), ("tokens", 1), ("gflops", 2), ("seconds", 1))
@@ -51,8 +51,9 @@ def asked(result: dict[str, Any]) -> str:
     return f"{Path(result['model']).name}, {result['n']} questions {about}of the {result['split']} split"
 
 
-def _pm(value: float, error: float, digits: int = 1) -> str:
-    return f"{value:.{digits}f}±{error:.{digits}f}"
+def _pm(value: float, error: float, digits: int = 1, n: int = 2) -> str:
+    """Of a single question no error is known."""
+    return f"{value:.{digits}f}±{error:.{digits}f}" if n > 1 else f"{value:.{digits}f}"
 
 
 def plot(result: dict[str, Any]) -> Any:

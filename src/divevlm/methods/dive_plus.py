@@ -39,7 +39,7 @@ class DivePlus(Staged):
     first: float = 4.0
 
     name = "dive-plus"
-    paper = "this project (docs/dive-plus.md)"
+    paper = "this project"
     cost = "O(N² d + 16 K² N)"
 
     def __post_init__(self) -> None:
