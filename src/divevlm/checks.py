@@ -58,7 +58,9 @@ def keep(text: str) -> int | float:
 
 def keeps(text: str) -> tuple[int | float, ...]:
     """ "192,0.25" -> (192, 0.25)"""
-    return tuple(keep(part) for part in names("--keep", text))
+    found = tuple(keep(part) for part in names("--keep", text))
+    require(len(set(found)) == len(found), "--keep", text, "budgets that differ (1 and 1.0 count as one)")
+    return found
 
 
 def names(option: str, text: str) -> tuple[str, ...]:

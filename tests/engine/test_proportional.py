@@ -7,7 +7,7 @@ import torch
 from transformers import DynamicCache
 
 import divevlm
-from divevlm.core.cluster import merged_sizes
+from divevlm.core.cluster import measured_sizes, merged_sizes
 from divevlm.methods import METHODS
 from tests.engine.oracle import behind, causal, close, decoder_layers, extended, full_length_logits, visual_positions
 from tests.engine.samples import batch, picture, sample
@@ -77,8 +77,8 @@ def naive_sizes(entry, given, decisions, cuts):
         for token in set(tokens) - set(kept):
             mass[max(kept, key=lambda one: float(unit[token] @ unit[one]))] += shares[token]
         for token in kept:
-            old = float(earlier[-1].sizes[row][token]) if earlier else 1.0
-            sizes[row][token] = old * mass[token] / shares[token]
+            old = [float(earlier[-1].sizes[row][t]) if earlier else 1.0 for t in tokens]
+            sizes[row][token] = min(sum(old), old[tokens.index(token)] * mass[token] / shares[token])
     return sizes
 
 
@@ -272,3 +272,33 @@ def test_dive_plus_in_prefill_decoding_and_clips(name):
             assert all(len(choice.order) == min(len(choice.group.before), keep) for choice in decision.choices)
         want = biased(entry.model, extended(given, out.sequences), [first, last], session.cuts, 1.0)
         close(torch.stack(out.logits, dim=1), want[:, length - 1 : -1], 2e-5)
+
+
+@pytest.mark.parametrize("method", ["dive", "dive-plus"])
+def test_an_answer_to_learn_has_no_say_in_what_groups_measure(method):
+    entry = build("llava", layers=6)
+    given = batch(entry, "single")
+    sizes = []
+    for answer in ([21, 22, 23], [40, 41, 42]):
+        ids = torch.cat([given["input_ids"], torch.tensor([answer])], dim=1)
+        labels = torch.full_like(ids, -100)
+        labels[:, -3:] = ids[:, -3:]
+        with torch.no_grad(), divevlm.prune(entry.model, method, keep=3, proportional="measured") as session:
+            entry.model(**extended(given, ids), labels=labels)
+        sizes.append(torch.cat([*session.report.decisions[-1].sizes]))
+    with torch.no_grad(), divevlm.prune(entry.model, method, keep=3, proportional="measured") as session:
+        entry.model(**given)
+    sizes.append(torch.cat([*session.report.decisions[-1].sizes]))
+    torch.testing.assert_close(sizes[0], sizes[1], rtol=0, atol=0)
+    torch.testing.assert_close(sizes[0], sizes[2])
+
+
+def test_no_token_stands_for_more_than_there_are():
+    states = torch.randn(30, 8, generator=torch.Generator().manual_seed(0))
+    shares = torch.full((30,), 1 / 30)
+    kept = torch.tensor([3, 7, 20])
+    shares[3], shares[7] = 0.0, 1e-42
+    sizes = measured_sizes(states, kept, torch.ones(30), shares)
+    assert sizes[:2].tolist() == [30, 30]
+    assert 1 <= float(sizes[2]) < 30
+    assert measured_sizes(states, kept, torch.ones(30), torch.zeros(30)).tolist() == [1, 1, 1]

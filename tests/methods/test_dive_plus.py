@@ -60,7 +60,7 @@ def test_what_a_budget_means():
     assert (
         divevlm.plan("dive-plus", keep=64, first=1).tokens_per_layer == divevlm.plan("dive", keep=64).tokens_per_layer
     )
-    for layers, keep in ((32, 64), (28, 120), (40, 100), (8, 200)):
+    for layers, keep in ((32, 64), (28, 120), (40, 100), (8, 200), (32, 400), (32, 500)):
         matched = divevlm.plan("dive-plus", keep=keep, layers=layers, match="layer-mean")
         assert matched.mean == pytest.approx(keep, abs=1)
     assert divevlm.plan("dive-plus", keep=300).details == {"stages": [576, 300]}

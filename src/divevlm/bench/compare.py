@@ -29,9 +29,9 @@ def read(paths: Sequence[Path]) -> list[dict[str, Any]]:
             allowed = "what `divevlm bench accuracy --out` writes, with what was right in each row (older ones lack it)"
             raise ValueError(f"FILE must be {allowed}, got {str(path)!r}")
         results.append(result)
-        asked, first = ((of["n"], of["split"], of.get("clips", False)) for of in (result, results[0]))
-        if asked != first:
-            here, there = (f"{n} of {split}{' clips' * clips}" for n, split, clips in (asked, first))
+        same = all(result.get(key) == results[0].get(key) for key in ("n", "split", "majority"))
+        if not same or result.get("clips", False) != results[0].get("clips", False):
+            here, there = (f"{of['n']} of {of['split']} for {of['model']}" for of in (result, results[0]))
             given = f"{here} in {str(path)!r}, {there} in {str(paths[0])!r}"
             raise ValueError(f"FILE must hold the same questions as the others, got {given}")
     return results
@@ -125,7 +125,7 @@ def plot(result: dict[str, Any]) -> Any:
                 axes.axhline(row["accuracy"][number], color="gray", linestyle="--", linewidth=1, label="all tokens")
         axes.set_xscale("log", base=2)
         axes.set_xticks(sorted({row["keep"] for row in result["rows"] if row["keep"]}))
-        axes.xaxis.set_major_formatter("{x:.0f}")
+        axes.xaxis.set_major_formatter("{x:g}")
         axes.set_title(name, fontsize=10)
         axes.set_xlabel("visual tokens kept")
         axes.grid(alpha=0.3)

@@ -66,13 +66,14 @@ def merged_sizes(states: Tensor, kept: Tensor, sizes: Tensor) -> Tensor:
 
 
 def measured_sizes(states: Tensor, kept: Tensor, sizes: Tensor, shares: Tensor) -> Tensor:
-    """[K] the same, by how much they are looked at: a kept token that stands for n has what its whole group had.
+    """[K] the same, by how much they are looked at: a kept token that stands for n has what its whole group had. None stands
+    for more than there are.
 
     shares: [n] of attention, with the present sizes
     """
     total = shares.new_zeros(len(kept)).index_add_(0, nearest_target(states, kept), shares)
-    own = shares[kept]
-    return sizes[kept] * torch.where(own > 0, total / own, 1.0)
+    ratio = torch.where(total > 0, total / shares[kept].clamp_min(torch.finfo(shares.dtype).tiny), 1.0)
+    return (sizes[kept] * ratio).clamp_max(float(sizes.sum()))
 
 
 def target_places(rest: int, contextual: int) -> Tensor:

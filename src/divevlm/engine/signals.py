@@ -74,12 +74,11 @@ class Gatherer:
             signals.all_embeds = embeds[layout.positions[group.before].to(device)]
         if prefill.vision is not None:
             signals.vision = prefill.vision.of(prefill.vision_rows[row][group.tokens])
-        last = prefill.present[row].nonzero()[-1:, 0].to(device)  # stands in for a prompt without text
+        asking = text if len(text) else layout.positions[-1:].to(device)  # never an answer that is to be learnt
         if self.attended is not None:
-            self._add_attention(signals, self.attended, row, rows[positions], rows[text if len(text) else last])
+            self._add_attention(signals, self.attended, row, rows[positions], rows[asking])
         if self.measured is not None:
-            queries = torch.cat([text, last[~torch.isin(last, text)]])
-            shares = self._rows(self.measured, row, rows[queries]).mean(dim=(0, 1))
+            shares = self._rows(self.measured, row, rows[asking]).mean(dim=(0, 1))
             signals.attended = shares[rows[positions].to(shares.device)].to(device)
         return signals
 

@@ -29,6 +29,7 @@ class DivePlus(Staged):
 
     lam    strength of the prompt at the first cut
     first  4: as much work as DIVE with twice the tokens; 2: with four thirds of them; 1: a single cut, the first one
+    match  "layer-mean" counts with a first cut at block 2; a family that cuts later (Qwen3-VL) has more
     """
 
     norm: Norm = "final"
@@ -60,7 +61,9 @@ class DivePlus(Staged):
             require(
                 keep >= lowest, "keep", keep, f"at least {lowest:.4g} as a mean with a first cut at block {cuts[0]}"
             )
-            keep = round((keep * blocks - cuts[0] * tokens) / behind)
+            mean, keep = keep, round((keep * blocks - cuts[0] * tokens) / behind)
+            if len(cuts) > 1 and self.first * keep > tokens:  # the first cut drops nothing
+                keep = round((mean * blocks - cuts[1] * tokens) / (blocks - cuts[1]))
         return [min(tokens, round(factor * keep)) for factor in factors]
 
     def details(self, keep: int, tokens: int, blocks: int, views: int) -> dict[str, Any]:

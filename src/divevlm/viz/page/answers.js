@@ -50,7 +50,7 @@ function button(text, name, action) {
 
 function choose(side, run) {
   const other = side === "a" ? "b" : "a";
-  if (state.compare && state[other] === run) state[other] = state[side]; // never the same one twice
+  if (state[other] === run) state[other] = state[side]; // never the same one twice
   state[side] = run;
   if (side === "b") state.compare = true;
   goTo(run.steps);
