@@ -86,7 +86,7 @@ def test_dropping_is_not_being_seen(method, name):
     entry = build(name)
     for shape in ("mixed", *(["videos"] if name in VIDEO_FAMILIES else [])):
         given = batch(entry, shape)
-        logits, session, _ = run(entry, given, method, positions="keep")
+        logits, session, _ = run(entry, given, method, positions="keep", proportional=False)
         stays = [decision.stay for decision in session.report.decisions]
         masks = [causal(given["attention_mask"].bool() & stay) for stay in stays]
         want = full_length_logits(entry.model, given, behind(session.cuts, masks))
