@@ -32,6 +32,7 @@ from divevlm.experiments.loading import machine
 from divevlm.experiments.settings import Setting
 from divevlm.experiments.tasks import item_of
 from divevlm.loading import load
+from divevlm.models import family_of
 from divevlm.planning import VANILLA
 from divevlm.terminal import one_line, progress
 
@@ -160,7 +161,7 @@ def measure(
     method: str, variants: Sequence[str], budgets: Sequence[int | float], n: int, split: str, model: str, clips: bool
 ) -> dict[str, Any]:
     answerer = Answerer(*load(model))
-    sizes = SIZES if answerer.family == "qwen2_vl" else ()
+    sizes = () if family_of(answerer.model).plain else SIZES
     samples: Sequence[Any] = clip_questions(split, n) if clips else questions(split, n, sizes)
     marks: dict[tuple[str, int | float], list[Mark]] = {(VANILLA, 0): []}
     marks |= {(variant, keep): [] for variant in variants for keep in budgets}

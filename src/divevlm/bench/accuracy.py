@@ -29,6 +29,7 @@ from divevlm.planning import VANILLA
 ALWAYS = ("random", "grid")
 BLIND = "blind"
 SCENES = 8  # asked about at once
+WORDS = 1000  # fewer have only models that know drawn scenes
 Asked = TypeVar("Asked", bound=Sample | ClipSample)
 
 
@@ -69,15 +70,14 @@ def measure(
     from divevlm.loading import load
 
     network, processor = load(model)
-    kind = network.config.model_type
-    require(
-        kind in ("llava", "qwen2_vl"), "--model", model, "a tiny-llava or a tiny-qwen2vl (for others: divevlm eval)"
-    )
-    require(not clips or kind == "qwen2_vl", "--clips", clips, "left out for a tiny-llava, which sees pictures only")
+    tiny = len(processor.tokenizer) < WORDS
+    require(tiny, "--model", model, "a tiny-llava or a tiny-qwen2vl (for others: divevlm eval)")
+    plain = family_of(network).plain  # tiny-llava: pictures of one size
+    require(not (clips and plain), "--clips", clips, "left out for a tiny-llava, which sees pictures only")
     settings = contenders(methods, keeps)
     check_budgets(settings, network.config)
     ready = {setting: setting.ready(network, processor) for setting in settings}
-    sizes = SIZES if kind == "qwen2_vl" else ()
+    sizes = () if plain else SIZES
     samples: Sequence[Sample | ClipSample] = clip_questions(split, n) if clips else questions(split, n, sizes)
     answerer, marks = Answerer(network, processor), defaultdict[Setting, list[Mark]](list)
     done = 0
@@ -85,7 +85,7 @@ def measure(
         items = [item_of(sample, str(done + i)) for i, sample in enumerate(some)]
         with visual_states(answerer, items) as states:
             marks[Setting(VANILLA, 0)] += _marks(some, answerer.forced(items, None))
-        if kind == "llava":
+        if plain:
             marks[Setting(BLIND, 0)] += _marks(some, answerer.blind(items))
         for setting, method in ready.items():
             marks[setting] += _marks(some, answerer.forced(items, method), answerer.report, states)
