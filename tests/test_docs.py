@@ -129,6 +129,13 @@ def test_a_page_begins_with_what_it_gives(page):
     assert not first.startswith("```")
 
 
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.name
+)
+def test_no_place_for_a_table_is_empty(page):
+    assert re.findall(r"<!-- (.*?) -->\s*<!-- /", page.read_text()) == []
+
+
 def test_pictures_are_small():
     assert [file.name for file in (ROOT / "docs/pictures").iterdir() if file.stat().st_size > 300_000] == []
 
