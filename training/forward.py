@@ -51,19 +51,20 @@ class Decoded(NamedTuple):
     looks: Tensor | None
 
 
-def decode(model: Any, numbers: dict[str, int], visual: Tensor, made: dict[str, Any]) -> Decoded:
-    """The language model on packed questions about one image each."""
+def decode(model: Any, numbers: dict[str, int], visual: Tensor, made: dict[str, Any], cut: int = CUT) -> Decoded:
+    """The language model on packed questions about one image each. cut: on hidden rows text sees the picture from here on"""
     words = model.model.language_model.embed_tokens
     b = len(visual)
     prefix = torch.tensor([numbers[word] for word in PREFIX]).expand(b, -1)
     first, start = len(PREFIX), len(PREFIX) + GRID * GRID
     positions = torch.cat([torch.arange(first).expand(b, -1), first + made["places"], start + made["offset"]], dim=1)
-    return read(
-        model, torch.cat([words(prefix), visual], dim=1), positions, made, slice(first, first + visual.shape[1])
-    )
+    context = torch.cat([words(prefix), visual], dim=1)
+    return read(model, context, positions, made, slice(first, first + visual.shape[1]), cut)
 
 
-def read(model: Any, context: Tensor, positions: Tensor, made: dict[str, Any], visual: slice) -> Decoded:
+def read(
+    model: Any, context: Tensor, positions: Tensor, made: dict[str, Any], visual: slice, cut: int = CUT
+) -> Decoded:
     """The blocks of the language model on what stands before the questions [B, c, d] and on the packed questions behind it.
 
     visual: which places of the context are visual tokens.
@@ -82,7 +83,7 @@ def read(model: Any, context: Tensor, positions: Tensor, made: dict[str, Any], v
             looks.append(
                 look(block, states, turn, c, seen, made["counts"])[..., [0, *range(visual.start, visual.stop)]]
             )
-        states = run_block(block, states, turn, c, hidden if number < CUT else seen, text_only=last)
+        states = run_block(block, states, turn, c, hidden if number < cut else seen, text_only=last)
         after[number + 1] = states if last else states[:, c:]
     return Decoded(after, rms(text.norm, states), shown, torch.cat(looks) if looks else None)
 

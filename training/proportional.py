@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -22,16 +24,20 @@ from torch import Tensor
 
 from divevlm.bench.accuracy import Mark, chunks, majority, row
 from divevlm.checks import keeps, names
+from divevlm.core.cluster import merged_sizes
 from divevlm.core.reference import Residuals
 from divevlm.core.rule import Rule
 from divevlm.core.top import unit
-from divevlm.engine import decide
+from divevlm.engine import decide, vision
 from divevlm.engine.passes import Pass
+from divevlm.engine.signals import Gatherer
 from divevlm.experiments.answering import Answerer
 from divevlm.experiments.loading import machine
 from divevlm.experiments.settings import Setting
 from divevlm.experiments.tasks import item_of
 from divevlm.loading import load
+from divevlm.methods.base import Needs
+from divevlm.methods.dive import DIVE
 from divevlm.models import family_of
 from divevlm.planning import VANILLA
 from divevlm.terminal import one_line, progress
@@ -85,6 +91,52 @@ def same_frame() -> Any:
     return _owned(owner)
 
 
+@contextmanager
+def entropy() -> Iterator[None]:
+    """ERA's estimate (Wang et al., arXiv 2606.31982; by the overview picture of its repository, there is no code): a kept
+    token stands for 1 + the sum of w over its group, w in proportion to 1 - the entropy of a token's attention over the heads
+    of the tower. Here w is 1 on average over what was dropped, so that sizes add up to N: the picture does not say."""
+
+    def change(_: Sizes, method: Any, group: Any, selection: Any, signals: Any, sizes: Tensor) -> Tensor:
+        kept, weight = selection.indices.cpu(), signals.vision.saliency.cpu().clone()
+        dropped = torch.ones(len(weight), dtype=torch.bool)
+        dropped[kept] = False
+        weight /= weight[dropped].mean()
+        weight[kept] = 1
+        sizes[group.tokens] = 0
+        sizes[group.tokens[kept]] = merged_sizes(signals.hidden.cpu(), kept, weight)
+        return sizes
+
+    needs = patch.object(DIVE, "needs", Needs(vision=("saliency",)))
+    with needs, patch.object(vision, "saliency", certainty), _sizes(change):
+        yield
+
+
+def certainty(heads: Any, cls: bool, given: Any) -> Tensor:
+    """1 - entropy over heads (of 1) of each patch's attention: [tiles, patches, 1], times a million."""
+    q, k = heads.q.double() * heads.scale, heads.k.double()
+    if cls:
+        attention = (q[:, :, :1] @ k.mT).softmax(dim=-1)[:, :, 0, 1:]  # [tiles, heads, patches]
+    else:
+        ends = [0, k.shape[2]] if given.get("cu_seqlens") is None else given["cu_seqlens"].tolist()
+        parts = [(q[:, :, a:b] @ k[:, :, a:b].mT).softmax(dim=-1).mean(dim=2) for a, b in pairwise(ends)]
+        attention = torch.cat(parts, dim=-1)
+    logs = attention.log_softmax(dim=1)
+    uncertain = -(logs.exp() * logs).sum(dim=1) / math.log(logs.shape[1])
+    certain: Tensor = 1e6 * (1 - uncertain)
+    return certain.float()[..., None]
+
+
+def turned_prompt() -> Any:
+    """A prompt that misleads: for the choice its states are turned around."""
+
+    def signals(told: Callable[..., Any], self: Gatherer, group: Any) -> Any:
+        given = told(self, group)
+        return replace(given, text=-given.text)
+
+    return _wrapped(Gatherer, "signals", signals)
+
+
 def words_only() -> Any:
     """Visual tokens look at each other without the bias."""
 
@@ -115,7 +167,7 @@ def from_block(first: int) -> Any:
     return _wrapped(Pass, "enter", enter)
 
 
-# name -> `proportional` of the method, and what is changed around it
+# name -> `proportional` of the method (None: as it has it), and what is changed around it
 VARIANTS: dict[str, tuple[Any, Callable[[], Any]]] = {
     "plain": (False, nullcontext),
     "groups": (True, nullcontext),
@@ -126,11 +178,14 @@ VARIANTS: dict[str, tuple[Any, Callable[[], Any]]] = {
     "at most 4": (True, lambda: capped(4)),
     "at most 16": (True, lambda: capped(16)),
     "residual": (True, residual),
+    "entropy": (True, entropy),
     "same frame": (True, same_frame),
     "words only": (True, words_only),
     "measured for words only": ("measured", words_only),
     "from block 4": (True, lambda: from_block(4)),
     "from block 6": (True, lambda: from_block(6)),
+    "as it is": (None, nullcontext),
+    "turned prompt": (None, turned_prompt),
 }
 
 
@@ -176,8 +231,9 @@ def measure(
                     proportional, change = VARIANTS[variant]
                     ready = Setting(method, keep).ready(answerer.model)
                     assert ready is not None
+                    given = {} if proportional is None else {"proportional": proportional}
                     with change():
-                        answers = answerer.forced(items, replace(ready, proportional=proportional))
+                        answers = answerer.forced(items, replace(ready, **given))
                 found += [
                     Mark(sample, bool(answer.score), answer.likelihood or 0.0, flops=answer.flops)
                     for sample, answer in zip(some, answers, strict=True)

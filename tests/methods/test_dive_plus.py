@@ -63,7 +63,14 @@ def test_what_a_budget_means():
     for layers, keep in ((32, 64), (28, 120), (40, 100), (8, 200), (32, 400), (32, 500)):
         matched = divevlm.plan("dive-plus", keep=keep, layers=layers, match="layer-mean")
         assert matched.mean == pytest.approx(keep, abs=1)
-    assert divevlm.plan("dive-plus", keep=300).details == {"stages": [576, 300]}
+    for keep, first in (
+        (72, 288),
+        (100, 288),
+        (288, 288),
+        (300, 300),
+        (576, 576),
+    ):  # at most half, never fewer than in the end
+        assert divevlm.plan("dive-plus", keep=keep).details == {"stages": [first, keep]}
     few = divevlm.plan("dive-plus", keep=8, layers=4)
     assert few.tokens_per_layer == [576] * 2 + [8] * 2
 

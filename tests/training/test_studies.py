@@ -65,7 +65,8 @@ def test_variants_of_proportional_do_what_their_names_say(variant):
     entry = build("llava", layers=7)
     given = batch(entry, "mixed")
     option, change = proportional.VARIANTS[variant]
-    with change(), divevlm.prune(entry.model, keep=4, proportional=option) as session:
+    options = {} if option is None else {"proportional": option}
+    with change(), divevlm.prune(entry.model, keep=4, **options) as session:
         logits = entry.model(**given).logits
     (decision,) = session.report.decisions
     visual = visual_positions(entry.model, given["input_ids"])
@@ -88,6 +89,7 @@ def test_variants_of_proportional_do_what_their_names_say(variant):
         assert float(sizes.max()) > 1
         assert not variant.startswith("at most") or float(sizes.max()) <= float(variant.split()[-1])
         assert variant not in ("residual", "same frame", "groups", "shuffled") or float(sizes.sum()) == 16
+        assert variant != "entropy" or float(sizes.sum()) == pytest.approx(16)
 
 
 def test_residual_groups_are_those_who_explained_most():
@@ -105,3 +107,36 @@ def test_residual_groups_are_those_who_explained_most():
     owners = choice.selection.order[taken]
     owners[choice.selection.order] = choice.selection.order
     assert s.report.decisions[0].sizes[0].tolist() == torch.bincount(owners, minlength=16).tolist()
+
+
+@torch.no_grad()
+def test_a_turned_prompt_chooses_by_the_opposite_of_what_is_asked():
+    entry = build("llava", layers=4)
+    given, seen = batch(entry, "single"), []
+    text = entry.model.model.language_model
+    hook = text.layers[2].register_forward_pre_hook(lambda _, args: seen.append(text.norm(args[0][0])))
+    entry.model(**given)
+    hook.remove()
+    visual = visual_positions(entry.model, given["input_ids"])[0]
+    with proportional.turned_prompt(), divevlm.prune(entry.model, keep=4, lam=20) as session:
+        entry.model(**given)
+    x, q = seen[0][visual], seen[0][~visual]
+    assert session.report.samples[0].order == divevlm.select(x, -q, keep=4, lam=20).order.tolist()
+    assert session.report.samples[0].order != divevlm.select(x, q, keep=4, lam=20).order.tolist()
+
+
+def test_certainty_is_what_the_heads_do_not_agree_on():
+    """Three heads, a class token and two patches, by plain arithmetic: softmax over heads, 1 - its entropy."""
+
+    class Heads:
+        scale = 1.0
+        q = torch.zeros(1, 3, 3, 1)
+        k = torch.zeros(1, 3, 3, 1)
+
+    Heads.q[:, :, 0] = 1
+    assert proportional.certainty(Heads, True, {}).flatten().tolist() == pytest.approx([0, 0], abs=1e-3)
+    Heads.k[0, :, 2, 0] = torch.tensor([0.0, -50.0, -50.0])  # to the second patch one head looks
+    got = (proportional.certainty(Heads, True, {}) / 1e6).flatten().tolist()
+    for value, attention in zip(got, ((1 / 3, 1 / 2, 1 / 2), (1 / 3, 0, 0)), strict=True):
+        shares = [math.exp(a) / sum(map(math.exp, attention)) for a in attention]
+        assert value == pytest.approx(1 + sum(p * math.log(p) for p in shares) / math.log(3), rel=1e-4)

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import nn
 
+from divevlm.engine import flash
 from divevlm.engine.caches import is_pruned
 from divevlm.engine.features import Features
 from divevlm.engine.passes import Pass
@@ -67,6 +68,8 @@ class Hooks:
             Hook(leave).behind(module, stack)
         for number, layer in enumerate(self.setup.layers):
             Hook(self._block(number)).before(layer, stack)
+        if self.setup.method.bias_strength:
+            flash.attach(self.setup.layers, stack)
 
     def _forget(self) -> None:
         """Of all threads, but for the reports."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask, flash_attention_mask, sdpa_mask
 
-from divevlm.checks import require
+from divevlm.engine.flash import Biased
 
 Kind = Literal["eager", "sdpa", "flash"]
 KINDS: tuple[tuple[Any, Kind], ...] = ((eager_mask, "eager"), (sdpa_mask, "sdpa"), (flash_attention_mask, "flash"))
@@ -45,18 +45,18 @@ class Columns:
         return Columns(change(self.valid), None if self.bias is None else change(self.bias))
 
 
-def causal_mask(kind: Kind, columns: Columns, queries: int, dtype: torch.dtype) -> Tensor | None:
+def causal_mask(kind: Kind, columns: Columns, queries: int, dtype: torch.dtype) -> Tensor | Biased | None:
     """Mask of the last `queries` of the columns; None where the attention needs none.
 
     A query always sees itself, so that rows of padding stay finite.
     """
     valid, bias = columns.valid, columns.bias
     length = valid.shape[1]
-    clean = bool(valid.all()) and bias is None
+    full = bool(valid.all())
     if kind == "flash":
-        allowed_kinds = "False with flash attention, which takes no bias: use attn_implementation='sdpa'"
-        require(bias is None, "proportional", True, allowed_kinds)
-        return None if clean else valid
+        padded = None if full else valid
+        return padded if bias is None else Biased(bias, padded)
+    clean = full and bias is None
     if clean and (queries == 1 or (kind == "sdpa" and queries == length)):
         return None
     row = torch.arange(length - queries, length, device=valid.device)[:, None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
@@ -22,13 +23,14 @@ ENOUGH = 6  # blocks for two cuts
 
 @dataclass(frozen=True, kw_only=True)
 class DivePlus(Staged):
-    """At DIVE's block `first` times as many tokens as are kept in the end, a third of the remaining blocks later the rest.
+    """At DIVE's block `first` times as many tokens stay as in the end (at most half), a third of the remaining blocks later
+    the rest.
 
     The first cut is DIVE whose picks explain visual states only: what the prompt asks for stays as it was at the start. The
     second is DIVE as it is. Kept tokens have the attention of the groups that they stand for (`proportional`).
 
     lam    strength of the prompt at the first cut
-    first  4: as much work as DIVE with twice the tokens; 2: with four thirds of them; 1: a single cut, the first one
+    first  4: at most as much work as DIVE with twice the tokens; 2: with four thirds of them; 1: a single cut, the first one
     match  "layer-mean" counts with a first cut at block 2; a family that cuts later (Qwen3-VL) has more
     """
 
@@ -54,17 +56,27 @@ class DivePlus(Staged):
 
     def stages(self, keep: int, tokens: int, blocks: int) -> list[int]:
         cuts = self.blocks(blocks, 2)
-        factors = (self.first, 1.0)[-len(cuts) :]
         if self.match == "layer-mean":
-            behind = sum(f * (end - cut) for f, (cut, end) in zip(factors, pairwise([*cuts, blocks]), strict=True))
-            lowest = (cuts[0] * tokens + behind) / blocks
-            require(
-                keep >= lowest, "keep", keep, f"at least {lowest:.4g} as a mean with a first cut at block {cuts[0]}"
-            )
-            mean, keep = keep, round((keep * blocks - cuts[0] * tokens) / behind)
-            if len(cuts) > 1 and self.first * keep > tokens:  # the first cut drops nothing
-                keep = round((mean * blocks - cuts[1] * tokens) / (blocks - cuts[1]))
-        return [min(tokens, round(factor * keep)) for factor in factors]
+            keep = self._last(keep, tokens, cuts, blocks)
+        last = min(tokens, keep)
+        return [self._first(last, tokens), last] if len(cuts) > 1 else [last]
+
+    def _first(self, keep: float, tokens: int) -> int:
+        """How many the first of two cuts leaves. More than half would be long to choose and save little."""
+        return max(round(keep), min(round(self.first * keep), tokens // 2))
+
+    def _last(self, mean: int, tokens: int, cuts: tuple[int, ...], blocks: int) -> int:
+        """How many the last cut leaves, for a mean over the blocks, as nearly as it can be."""
+
+        def total(keep: int) -> int:
+            left = [tokens, *([self._first(keep, tokens)] if len(cuts) > 1 else []), keep]
+            spans = [end - start for start, end in pairwise([0, *cuts, blocks])]
+            return sum(n * span for n, span in zip(left, spans, strict=True))
+
+        lowest, wanted = total(1) / blocks, mean * blocks
+        require(mean >= lowest, "keep", mean, f"at least {lowest:.4g} as a mean with a first cut at block {cuts[0]}")
+        below = bisect_right(range(1, tokens + 1), wanted, key=total)
+        return min((below, min(below + 1, tokens)), key=lambda keep: abs(total(keep) - wanted))
 
     def details(self, keep: int, tokens: int, blocks: int, views: int) -> dict[str, Any]:
         return {"stages": self.stages(keep, tokens, blocks)}
