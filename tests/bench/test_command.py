@@ -5,7 +5,9 @@ import json
 import pytest
 from divevlm_tiny import available
 
+from divevlm.bench.accuracy_table import with_and_without
 from divevlm.cli import main
+from divevlm.methods import METHODS
 
 SMALL = ["bench", "accuracy", "--keep", "16", "--n", "4"]
 needs_model = pytest.mark.skipif("llava" not in available(), reason="the embedded model is not in this copy")
@@ -56,6 +58,39 @@ def test_what_was_right_is_kept_by_question_and_can_be_compared(capsys, tmp_path
     marks = {row["method"]: row for row in rows}
     assert code == 0
     assert grid["mean"] == pytest.approx(marks["grid"]["accuracy"] - marks["random"]["accuracy"])
+
+
+@needs_model
+def test_every_method_with_and_without_proportional(capsys, monkeypatch):
+    code, out, _ = run(capsys, *SMALL, "--method", "dive:eta=0.5,random", "--proportional", "measured,0.5")
+    assert code == 0
+    (head,) = [line for line in out.splitlines() if line.split()[:1] == ["proportional"]]
+    assert head.split() == ["proportional", "keep", "without", "measured", "0.5"]
+    asked = []
+    monkeypatch.setattr("divevlm.bench.accuracy.measure", lambda methods, *_: asked.append(list(methods)))
+    monkeypatch.setattr("divevlm.cli.bench._show", lambda *_: None)
+    run(capsys, *SMALL, "--method", "all", "--proportional", "True")
+    run(capsys, *SMALL, "--method", "all")
+    assert asked[1] == list(METHODS)
+    assert asked[0] == [name for method in METHODS for name in (method, f"{method}:proportional=True")]
+
+
+def test_what_proportional_adds_is_paired():
+    def row(method, right, keep=8):
+        return {"method": method, "keep": keep, "right": right, "accuracy": 100 * right.count("1") / len(right)}
+
+    rows = [
+        row("vanilla", "1111", 0),
+        row("dive:eta=0.5", "1000"),
+        row("dive:eta=0.5:proportional=True", "1110"),
+        row("dive:proportional=measured:eta=0.5", "0000"),
+        row("dive:proportional=True", "1111"),  # never asked without
+    ]
+    (text,) = with_and_without(rows)
+    head, _, line = text.splitlines()
+    assert head.split() == ["proportional", "keep", "without", "True", "measured"]
+    assert line.split() == ["dive:eta=0.5", "8", "25.0", "+50.0±25.0", "-25.0±21.7"]
+    assert with_and_without(rows[:2]) == []
 
 
 KINDS = {
@@ -114,6 +149,10 @@ def test_a_plot_without_matplotlib_is_told_before_the_work(capsys, monkeypatch):
     [
         (["accuracy", "--keep", "\u00b2"], "--keep must be a count or a share, got '\u00b2'"),
         (["accuracy", "--keep", "577"], "keep must be at most 576, the visual tokens of an image, for dive, got 577"),
+        (
+            ["accuracy", "--method", "dive:proportional=True", "--proportional", "measured"],
+            "--method must be without proportional beside --proportional, got 'dive:proportional=True'",
+        ),
         (["accuracy", "--clips"], "--clips must be left out for a tiny-llava, which sees pictures only, got True"),
         (["selection", "--shape", "\u00b2,1,1,1"], "--shape must be N,d,M,K or N,d,M,K,B"),
         (["engine", "--shape", "3,64,1,8:577"], "and K up to 576 V, got '3,64,1,8:577'"),

@@ -131,3 +131,15 @@ def test_the_model_is_put_back_and_follows_its_own_setting():
     with divevlm.prune(build("llava").model, keep=4, proportional=True):
         close(switched, build("llava").model(**given).logits)
     close(copied(**given).logits, entry.model(**given).logits)
+
+
+def test_heads_without_room_are_refused_before_anything_is_computed(monkeypatch):
+    entry = with_flash("llava")
+    layers = decoder_layers(entry.model)
+    size = layers[0].self_attn.head_dim
+    monkeypatch.setattr("divevlm.engine.passes.LARGEST", size + flash.ROOM - 1)
+    for layer in layers:
+        layer.register_forward_hook(lambda *_: pytest.fail("a block has run"))
+    wanted = f"^proportional must be False with flash attention and heads of {size}, .* use 'sdpa', got 0.5"
+    with divevlm.prune(entry.model, keep=4, proportional=0.5), pytest.raises(ValueError, match=wanted):
+        entry.model(**batch(entry, "single"))

@@ -22,12 +22,13 @@ from divevlm.experiments.loading import machine
 from divevlm.experiments.results import error, known_mean, percent, relative
 from divevlm.experiments.settings import Setting, check_budgets
 from divevlm.experiments.tasks import CLIP_TASKS, TASKS, item_of
-from divevlm.methods import METHODS
+from divevlm.methods import METHODS, parse
 from divevlm.models import family_of
 from divevlm.planning import VANILLA
 
 ALWAYS = ("random", "grid")
 BLIND = "blind"
+OPTION = "proportional="
 SCENES = 8  # asked about at once
 WORDS = 1000  # fewer have only models that know drawn scenes
 Asked = TypeVar("Asked", bound=Sample | ClipSample)
@@ -52,6 +53,15 @@ def contenders(methods: Sequence[str], keeps: Sequence[int | float]) -> list[Set
     """Every method with every budget; random and grid are always among them."""
     names = dict.fromkeys([*methods, *(name for name in ALWAYS if name in set(METHODS))])
     return [Setting(name, keep).check() for name in names for keep in keeps]
+
+
+def with_proportional(methods: Sequence[str], values: Sequence[str]) -> list[str]:
+    """Each method as it is, and with each value of `proportional`."""
+    for method in methods:
+        require(
+            "proportional" not in parse(method)[1], "--method", method, "without proportional beside --proportional"
+        )
+    return [f"{method}{more}" for method in methods for more in ("", *(f":{OPTION}{value}" for value in values))]
 
 
 def measure(

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from divevlm.bench.accuracy import OPTION
+from divevlm.bench.compare import bits, paired
 from divevlm.terminal import table
 
 
 def tables(result: dict[str, Any]) -> str:
-    """One table of accuracies by task, one of what was kept and what it cost."""
+    """One table of accuracies by task, one of what was kept and what it cost; what `proportional` adds, where it was tried."""
     rows = result["rows"]
     tasks = list(rows[0]["tasks"])
     head = ["method", "keep", *tasks, "all", "relative"]
@@ -42,7 +44,27 @@ def tables(result: dict[str, Any]) -> str:
         f"{asked(result)}; percent, +- standard error; "
         "relative: mean over tasks of the share of vanilla's accuracy; blind: no visual token; minus full: paired"
     )
-    return f"{table(head, lines)}\n\n{table(more, others)}\n\n{note}"
+    return "\n\n".join([table(head, lines), table(more, others), *with_and_without(rows), note])
+
+
+def with_and_without(rows: list[dict[str, Any]]) -> list[str]:
+    """What `proportional` adds to each method that was also asked without, in points, question by question; or nothing."""
+    found: dict[tuple[str, Any], dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        parts = row["method"].split(":")
+        value = next((part.removeprefix(OPTION) for part in parts if part.startswith(OPTION)), "")
+        plain = ":".join(part for part in parts if not part.startswith(OPTION))
+        found.setdefault((plain, row["keep"]), {})[value] = row
+    both = {of: by for of, by in found.items() if "" in by and len(by) > 1}
+    values = [*dict.fromkeys(value for by in both.values() for value in by if value)]
+    lines = []
+    for (method, keep), by in both.items():
+        cells = [method, str(keep), f"{by['']['accuracy']:.1f}"]
+        for value in values:
+            added = paired([bits(by[value]["right"])], [bits(by[""]["right"])]) if value in by else None
+            cells.append("" if added is None else f"{added['mean']:+.1f}±{added['mean_error']:.1f}")
+        lines.append(cells)
+    return [table(["proportional", "keep", "without", *values], lines)] if lines else []
 
 
 def asked(result: dict[str, Any]) -> str:

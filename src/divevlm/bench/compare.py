@@ -49,7 +49,7 @@ def compare(results: Sequence[dict[str, Any]], against: str = "dive") -> dict[st
 
     Against a method without a budget (vanilla) every row is compared.
     """
-    files = [{(row["method"], row["keep"]): _bits(row["right"]) for row in result["rows"]} for result in results]
+    files = [{(row["method"], row["keep"]): bits(row["right"]) for row in result["rows"]} for result in results]
     settings = [setting for setting in files[0] if all(setting in file for file in files)]
     budgets = {keep for method, keep in settings if method == against}
     if not budgets:
@@ -134,5 +134,5 @@ def plot(result: dict[str, Any]) -> Any:
     return figure
 
 
-def _bits(marks: str) -> list[int]:
+def bits(marks: str) -> list[int]:
     return [int(mark) for mark in marks]

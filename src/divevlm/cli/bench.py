@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,13 @@ def add(commands: Any) -> None:
         epilog="example: divevlm bench accuracy --method dive,fastv,dive:norm=none --keep 64,16 --limit 400",
     )
     accuracy.add_argument(
-        "--method", old=["--methods"], default="dive,dive-no-update", help="names, with settings: dive:layer=3:eta=0.5"
+        "--method",
+        old=["--methods"],
+        default="dive,dive-no-update",
+        help="names, with settings: dive:layer=3:eta=0.5; or all",
+    )
+    accuracy.add_argument(
+        "--proportional", metavar="P,P", help="every method with these, too: measured, uniform, True or numbers"
     )
     accuracy.add_argument("--keep", default="192,128,64,32,16", metavar="K,K", help="counts, or shares (qwen2vl)")
     accuracy.add_argument("--limit", old=["--n"], type=int, default=1000, help="questions (default 1000)")
@@ -149,16 +155,20 @@ def run_engine(options: argparse.Namespace) -> None:
 
 
 def run_accuracy(options: argparse.Namespace) -> None:
-    from divevlm.bench.accuracy import measure
+    from divevlm.bench.accuracy import measure, with_proportional
     from divevlm.bench.accuracy_table import plot, tables
     from divevlm.loading import embedded_name
+    from divevlm.methods import METHODS
 
     check_target("--out", options.out)
     check_picture("--plot", options.plot)
     _at_least_one(options, "limit")
     asked = options.limit, options.split, embedded_name(options.model) or options.model, options.clips
+    chosen: Sequence[str] = list(METHODS) if options.method == "all" else names("--method", options.method)
+    if options.proportional is not None:
+        chosen = with_proportional(chosen, names("--proportional", options.proportional))
     with progress("bench accuracy") as tick:
-        result = measure(names("--method", options.method), keeps(options.keep), *asked, tick)
+        result = measure(chosen, keeps(options.keep), *asked, tick)
     _draw(options, plot, result)
     _show(options, result, tables)
 

@@ -18,6 +18,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 NAME = "divevlm_biased_flash"
 ROOM = 8  # more columns: kernels want head sizes in steps of eight
+LARGEST = 256  # head that kernels take
 
 
 class Biased(NamedTuple):
