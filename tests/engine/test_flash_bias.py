@@ -98,6 +98,25 @@ def test_half_precision_does_not_round_the_bias(dtype):
     torch.testing.assert_close(told, bias, rtol=2e-5, atol=1e-4)
 
 
+def test_through_the_code_of_transformers_around_its_kernels(monkeypatch):
+    """`flash_attention_2` as a user names it, all but the kernel itself, which gets [B, rows, heads, head_dim]."""
+    seen = []
+
+    def kernel(query, key, value, mask, query_length, softmax_scale, attn_implementation, **options):
+        seen.append((query.shape[-1], attn_implementation))
+        turned = (z.transpose(1, 2) for z in (query, key, value))
+        return flash_stand_in(None, *turned, mask, scaling=softmax_scale)[0]
+
+    monkeypatch.setattr("transformers.integrations.flash_attention._flash_attention_forward", kernel)
+    plain, other = build("qwen2_vl"), build("qwen2_vl", fresh=True)
+    other.model.config.get_text_config()._attn_implementation = "flash_attention_2"
+    size = decoder_layers(other.model)[0].self_attn.head_dim
+    for shape in ("single", "mixed"):
+        equal(plain, other, batch(plain, shape), "dive", keep=4, proportional="measured")
+    assert {width for width, _ in seen} == {size, size + flash.ROOM}
+    assert {name for _, name in seen} == {"flash_attention_2"}
+
+
 @pytest.mark.filterwarnings("ignore:.*_checkpointing_.*:FutureWarning")
 @pytest.mark.skipif(HOOKS_AGAIN, reason="older versions of transformers run hooks again backwards: refused")
 def test_gradients_with_checkpointing():

@@ -75,9 +75,9 @@ def attend(
     size = query.shape[-1]
     scaling = size**-0.5 if scaling is None else scaling
     bias = mask.bias.to(key.device, torch.float)[:, None, :, None] / scaling
-    high = bias.to(key.dtype)
-    low = (bias - high).to(key.dtype)  # what half precision rounds off
-    columns = pad(torch.cat([high, low], dim=-1), (0, ROOM - 2)).expand(-1, key.shape[1], -1, -1)
+    high = bias.bfloat16().float()
+    both = torch.cat([high, bias - high], dim=-1).to(key.dtype)  # the second: what half precision would round off
+    columns = pad(both, (0, ROOM - 2)).expand(-1, key.shape[1], -1, -1)
     ones = torch.ones_like(query[..., :2])
     output, weights = run(
         own,
