@@ -14,7 +14,7 @@ from tests.engine.oracle import causal, close, full_length_logits, visual_positi
 from tests.engine.samples import batch
 from tests.micro import micro_llava
 from tests.zoo import build
-from training import counting, proportional
+from training import bias_forms, counting, proportional
 from training.geometry import auc, effective_rank, geometry
 
 
@@ -140,3 +140,12 @@ def test_certainty_is_what_the_heads_do_not_agree_on():
     for value, attention in zip(got, ((1 / 3, 1 / 2, 1 / 2), (1 / 3, 0, 0)), strict=True):
         shares = [math.exp(a) / sum(map(math.exp, attention)) for a in attention]
         assert value == pytest.approx(1 + sum(p * math.log(p) for p in shares) / math.log(3), rel=1e-4)
+
+
+@pytest.mark.parametrize("rows", [1, 7])
+def test_the_forms_of_a_bias_are_one(rows):
+    gen = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(1, 2, 7, 16, generator=gen) for _ in range(3))
+    given, bias = (query[:, :, -rows:], key, value), 3 * torch.rand(7, generator=gen)
+    close(bias_forms.with_columns(*given, bias), bias_forms.with_mask(*given, bias))
+    close(bias_forms.without(*given, bias), bias_forms.with_mask(*given, torch.zeros(7)))
