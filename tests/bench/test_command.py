@@ -5,6 +5,7 @@ import json
 import pytest
 from divevlm_tiny import available
 
+from divevlm.bench.accuracy import contenders
 from divevlm.bench.accuracy_table import with_and_without
 from divevlm.cli import main
 from divevlm.methods import METHODS
@@ -61,18 +62,21 @@ def test_what_was_right_is_kept_by_question_and_can_be_compared(capsys, tmp_path
 
 
 @needs_model
-def test_every_method_with_and_without_proportional(capsys, monkeypatch):
+def test_every_method_with_and_without_proportional(capsys):
     code, out, _ = run(capsys, *SMALL, "--method", "dive:eta=0.5,random", "--proportional", "measured,0.5")
     assert code == 0
     (head,) = [line for line in out.splitlines() if line.split()[:1] == ["proportional"]]
     assert head.split() == ["proportional", "keep", "without", "measured", "0.5"]
-    asked = []
-    monkeypatch.setattr("divevlm.bench.accuracy.measure", lambda methods, *_: asked.append(list(methods)))
-    monkeypatch.setattr("divevlm.cli.bench._show", lambda *_: None)
-    run(capsys, *SMALL, "--method", "all", "--proportional", "True")
-    run(capsys, *SMALL, "--method", "all")
-    assert asked[1] == list(METHODS)
-    assert asked[0] == [name for method in METHODS for name in (method, f"{method}:proportional=True")]
+
+
+def test_all_methods_and_their_values_of_proportional():
+    named = [setting.method for setting in contenders(["all"], [0.25])]
+    assert named == list(METHODS)
+    outside = {setting.method for setting in contenders(["all"], [0.25], plain=False)}
+    assert outside == {*METHODS} - {"downsample"}
+    both = [setting.method for setting in contenders(["dive", "dive-plus"], [0.25], ["True", "0.5"])]
+    assert both[:3] == ["dive", "dive:proportional=True", "dive:proportional=0.5"]
+    assert both[3:5] == ["dive-plus:proportional=False", "dive-plus:proportional=True"]  # it is so by itself
 
 
 def test_what_proportional_adds_is_paired():
@@ -85,11 +89,14 @@ def test_what_proportional_adds_is_paired():
         row("dive:eta=0.5:proportional=True", "1110"),
         row("dive:proportional=measured:eta=0.5", "0000"),
         row("dive:proportional=True", "1111"),  # never asked without
+        row("dive-plus", "1111"),  # "measured" by itself
+        row("dive-plus:proportional=False", "0111"),
     ]
     (text,) = with_and_without(rows)
-    head, _, line = text.splitlines()
+    head, _, line, plus = text.splitlines()
     assert head.split() == ["proportional", "keep", "without", "True", "measured"]
     assert line.split() == ["dive:eta=0.5", "8", "25.0", "+50.0±25.0", "-25.0±21.7"]
+    assert plus.split() == ["dive-plus", "8", "75.0", "+25.0±21.7"]
     assert with_and_without(rows[:2]) == []
 
 
@@ -152,6 +159,10 @@ def test_a_plot_without_matplotlib_is_told_before_the_work(capsys, monkeypatch):
         (
             ["accuracy", "--method", "dive:proportional=True", "--proportional", "measured"],
             "--method must be without proportional beside --proportional, got 'dive:proportional=True'",
+        ),
+        (
+            ["accuracy", "--proportional", "True:eta=0.5"],
+            "--proportional must be measured, uniform, True or numbers, joined by commas, got 'True:eta=0.5'",
         ),
         (["accuracy", "--clips"], "--clips must be left out for a tiny-llava, which sees pictures only, got True"),
         (["selection", "--shape", "\u00b2,1,1,1"], "--shape must be N,d,M,K or N,d,M,K,B"),

@@ -1,6 +1,7 @@
 """Proportional attention on flash kernels: the bias in more columns of keys and queries, against additive masks."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -156,9 +157,55 @@ def test_heads_without_room_are_refused_before_anything_is_computed(monkeypatch)
     entry = with_flash("llava")
     layers = decoder_layers(entry.model)
     size = layers[0].self_attn.head_dim
-    monkeypatch.setattr("divevlm.engine.passes.LARGEST", size + flash.ROOM - 1)
+    monkeypatch.setitem(flash.LARGEST, "flash_stand_in", size + flash.ROOM - 1)
     for layer in layers:
         layer.register_forward_hook(lambda *_: pytest.fail("a block has run"))
-    wanted = f"^proportional must be False with flash attention and heads of {size}, .* use 'sdpa', got 0.5"
+    wanted = f"^proportional must be False with flash_stand_in and heads of {size}, .*='sdpa', got 0.5"
     with divevlm.prune(entry.model, keep=4, proportional=0.5), pytest.raises(ValueError, match=wanted):
         entry.model(**batch(entry, "single"))
+
+
+def test_what_room_kernels_leave():
+    class Heads:
+        head_dim = 128
+
+    class Latent:
+        qk_head_dim = 192
+
+    flash.check("flash_attention_2", Heads, True)
+    flash.check("flash_attention_2", Latent, True)
+    with pytest.raises(ValueError, match="with flash_attention_4 and heads of 128"):
+        flash.check("flash_attention_4", Heads, True)
+
+
+@pytest.mark.parametrize("attn", ["sdpa", "flash"])
+def test_a_cache_goes_on_with_its_bias_or_not_at_all(attn):
+    entry = with_flash("llava") if attn == "flash" else build("llava")
+    given = batch(entry, "single")
+    for first, second in ((True, False), (False, True)):
+        cache = DynamicCache(config=entry.model.config.get_text_config())
+        with divevlm.prune(entry.model, keep=4, proportional=first):
+            out = entry.model.generate(**given, **GREEDY, past_key_values=cache)
+        ids = {"input_ids": torch.cat([out.sequences, torch.tensor([[30]])], dim=1)}
+        refused = pytest.raises(
+            ValueError, match="^past_key_values must be pruned by the same cuts .*, got 'dive before"
+        )
+        with divevlm.prune(entry.model, keep=4, proportional=second), refused:
+            entry.model.generate(**ids, **GREEDY, past_key_values=cache)
+        with divevlm.prune(entry.model, keep=2, proportional=first and 0.5):
+            entry.model.generate(**ids, **GREEDY, past_key_values=cache)
+
+
+def test_copies_have_the_models_own_config():
+    entry = with_flash("llava")
+    own = type(entry.model.config.get_text_config())
+    with divevlm.prune(entry.model, keep=4, proportional=True):
+        attention = decoder_layers(entry.model)[2].self_attn
+        assert type(attention.config) is flash.Config
+        copied = decoder_layers(copy.deepcopy(entry.model))[2].self_attn
+        assert type(copied.config) is type(pickle.loads(pickle.dumps(attention)).config) is own
+        attention.config.answer = 42  # what is written to it is the model's own
+    assert entry.model.config.get_text_config().answer == 42
+    with divevlm.prune(entry.model, keep=4, proportional=True):
+        mine = attention.config = copy.deepcopy(attention.config)
+    assert attention.config is mine

@@ -22,13 +22,13 @@ from divevlm.experiments.loading import machine
 from divevlm.experiments.results import error, known_mean, percent, relative
 from divevlm.experiments.settings import Setting, check_budgets
 from divevlm.experiments.tasks import CLIP_TASKS, TASKS, item_of
-from divevlm.methods import METHODS, parse
+from divevlm.methods import METHODS, method_of, parse
 from divevlm.models import family_of
 from divevlm.planning import VANILLA
 
 ALWAYS = ("random", "grid")
 BLIND = "blind"
-OPTION = "proportional="
+OPTION, WITHOUT = "proportional=", "False"
 SCENES = 8  # asked about at once
 WORDS = 1000  # fewer have only models that know drawn scenes
 Asked = TypeVar("Asked", bound=Sample | ClipSample)
@@ -49,19 +49,36 @@ class Mark:
     tokens: float | None = None  # mean length of the sequence over the blocks
 
 
-def contenders(methods: Sequence[str], keeps: Sequence[int | float]) -> list[Setting]:
-    """Every method with every budget; random and grid are always among them."""
+def contenders(
+    methods: Sequence[str], keeps: Sequence[int | float], proportional: Sequence[str] = (), plain: bool = True
+) -> list[Setting]:
+    """Every method with every budget and value of `proportional`; random and grid are always among them.
+
+    plain: of a model whose patches are visual tokens; of others "all" leaves out what works in the tower only
+    """
+    if list(methods) == ["all"]:
+        methods = [name for name in METHODS if plain or not method_of(name, keeps[0], {}).in_tower(plain)]
+    if proportional:
+        methods = with_proportional(methods, proportional)
     names = dict.fromkeys([*methods, *(name for name in ALWAYS if name in set(METHODS))])
     return [Setting(name, keep).check() for name in names for keep in keeps]
 
 
 def with_proportional(methods: Sequence[str], values: Sequence[str]) -> list[str]:
-    """Each method as it is, and with each value of `proportional`."""
+    """Each method without and with each value of `proportional`."""
+    for value in values:
+        require(":" not in value, "--proportional", value, "measured, uniform, True or numbers, joined by commas")
     for method in methods:
-        require(
-            "proportional" not in parse(method)[1], "--method", method, "without proportional beside --proportional"
-        )
-    return [f"{method}{more}" for method in methods for more in ("", *(f":{OPTION}{value}" for value in values))]
+        given = "proportional" in parse(method)[1]
+        require(not given, "--method", method, "without proportional beside --proportional")
+    first = {method: "" if value_of(method) == WITHOUT else f":{OPTION}{WITHOUT}" for method in methods}
+    return [f"{method}{more}" for method in methods for more in (first[method], *(f":{OPTION}{v}" for v in values))]
+
+
+def value_of(method: str) -> str:
+    """Of `proportional`, as a method with settings has it."""
+    name, settings = parse(method)
+    return str(settings.get("proportional", METHODS.get(name).proportional))
 
 
 def measure(
@@ -71,11 +88,13 @@ def measure(
     split: str = "validation",
     model: str = "llava",
     clips: bool = False,
+    proportional: Sequence[str] = (),
     tick: Callable[..., object] = lambda text, share=None: None,
 ) -> dict[str, Any]:
     """Accuracy by task, likelihood, hit rate, redundancy and cost of each setting; vanilla and (tiny-llava) blind stand first.
 
-    keeps: counts or shares of the visual tokens; clips: ask tiny-qwen2vl about clips instead of pictures
+    methods: names with settings, or "all"; keeps: counts or shares of the visual tokens; clips: ask tiny-qwen2vl about
+    clips instead of pictures; proportional: every method with these values, too
     """
     from divevlm.loading import load
 
@@ -84,7 +103,7 @@ def measure(
     require(tiny, "--model", model, "a tiny-llava or a tiny-qwen2vl (for others: divevlm eval)")
     plain = family_of(network).plain  # tiny-llava: pictures of one size
     require(not (clips and plain), "--clips", clips, "left out for a tiny-llava, which sees pictures only")
-    settings = contenders(methods, keeps)
+    settings = contenders(methods, keeps, proportional, plain)
     check_budgets(settings, network.config)
     ready = {setting: setting.ready(network, processor) for setting in settings}
     sizes = () if plain else SIZES

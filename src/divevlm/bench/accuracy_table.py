@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from divevlm.bench.accuracy import OPTION
+from divevlm.bench.accuracy import OPTION, WITHOUT, value_of
 from divevlm.bench.compare import bits, paired
 from divevlm.terminal import table
 
@@ -51,17 +51,16 @@ def with_and_without(rows: list[dict[str, Any]]) -> list[str]:
     """What `proportional` adds to each method that was also asked without, in points, question by question; or nothing."""
     found: dict[tuple[str, Any], dict[str, dict[str, Any]]] = {}
     for row in rows:
-        parts = row["method"].split(":")
-        value = next((part.removeprefix(OPTION) for part in parts if part.startswith(OPTION)), "")
-        plain = ":".join(part for part in parts if not part.startswith(OPTION))
-        found.setdefault((plain, row["keep"]), {})[value] = row
-    both = {of: by for of, by in found.items() if "" in by and len(by) > 1}
-    values = [*dict.fromkeys(value for by in both.values() for value in by if value)]
+        if row["keep"]:
+            plain = ":".join(part for part in row["method"].split(":") if not part.startswith(OPTION))
+            found.setdefault((plain, row["keep"]), {})[value_of(row["method"])] = row
+    both = {of: by for of, by in found.items() if WITHOUT in by and len(by) > 1}
+    values = [*dict.fromkeys(value for by in both.values() for value in by if value != WITHOUT)]
     lines = []
     for (method, keep), by in both.items():
-        cells = [method, str(keep), f"{by['']['accuracy']:.1f}"]
+        cells = [method, str(keep), f"{by[WITHOUT]['accuracy']:.1f}"]
         for value in values:
-            added = paired([bits(by[value]["right"])], [bits(by[""]["right"])]) if value in by else None
+            added = paired([bits(by[value]["right"])], [bits(by[WITHOUT]["right"])]) if value in by else None
             cells.append("" if added is None else f"{added['mean']:+.1f}±{added['mean_error']:.1f}")
         lines.append(cells)
     return [table(["proportional", "keep", "without", *values], lines)] if lines else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -155,20 +155,17 @@ def run_engine(options: argparse.Namespace) -> None:
 
 
 def run_accuracy(options: argparse.Namespace) -> None:
-    from divevlm.bench.accuracy import measure, with_proportional
+    from divevlm.bench.accuracy import measure
     from divevlm.bench.accuracy_table import plot, tables
     from divevlm.loading import embedded_name
-    from divevlm.methods import METHODS
 
     check_target("--out", options.out)
     check_picture("--plot", options.plot)
     _at_least_one(options, "limit")
     asked = options.limit, options.split, embedded_name(options.model) or options.model, options.clips
-    chosen: Sequence[str] = list(METHODS) if options.method == "all" else names("--method", options.method)
-    if options.proportional is not None:
-        chosen = with_proportional(chosen, names("--proportional", options.proportional))
+    values = () if options.proportional is None else names("--proportional", options.proportional)
     with progress("bench accuracy") as tick:
-        result = measure(chosen, keeps(options.keep), *asked, tick)
+        result = measure(names("--method", options.method), keeps(options.keep), *asked, values, tick)
     _draw(options, plot, result)
     _show(options, result, tables)
 

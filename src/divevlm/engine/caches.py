@@ -26,9 +26,14 @@ class Pruner:
     method: str
     cuts: tuple[int, ...]
     positions: str
+    biased: bool  # its columns are not alike
 
     def __str__(self) -> str:
-        return f"{self.method} before block {', '.join(map(str, self.cuts))}, positions {self.positions}"
+        more = ", proportional" if self.biased else ""
+        return f"{self.method} before block {', '.join(map(str, self.cuts))}, positions {self.positions}{more}"
+
+    def goes_on_with(self, other: Pruner) -> bool:
+        return (self.cuts, self.positions, self.biased) == (other.cuts, other.positions, other.biased)
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,12 @@ from transformers import AttentionInterface
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, flash_attention_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from divevlm.checks import require
+from divevlm.engine.patches import itself
+
 NAME = "divevlm_biased_flash"
 ROOM = 8  # more columns: kernels want head sizes in steps of eight
-LARGEST = 256  # head that kernels take
+LARGEST = {"flash_attention_4": 128}  # heads that kernels take (the fourth: on the newest devices); others 256
 
 
 class Biased(NamedTuple):
@@ -29,39 +32,57 @@ class Biased(NamedTuple):
 
 
 class Config:
-    """Of an attention: the model's own, but for the name of the function where that is a flash kernel's."""
+    """Of an attention: the model's own, but for the name of the function where that is a flash kernel's. Copies are the own."""
 
     def __init__(self, own: Any) -> None:
-        self.own = own
+        vars(self)["own"] = own
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "own":  # asked for while a copy is being made
-            raise AttributeError(name)
-        return getattr(self.own, name)
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("own", "__dict__", "__class__", "__reduce__", "__reduce_ex__"):
+            return super().__getattribute__(name)
+        value = getattr(self.own, name)
+        flash = name == "_attn_implementation" and ALL_MASK_ATTENTION_FUNCTIONS.get(value) is flash_attention_mask
+        return NAME if flash else value
 
-    @property
-    def _attn_implementation(self) -> Any:
-        name = self.own._attn_implementation
-        return NAME if ALL_MASK_ATTENTION_FUNCTIONS.get(name) is flash_attention_mask else name
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.own, name, value)
+
+    def __reduce__(self) -> Any:
+        return itself, (self.own,)
 
 
 class Attention:
     """An attention with the model's own config, for the model's own function."""
 
     def __init__(self, module: Any) -> None:
-        self.module, self.config = module, module.config.own
+        vars(self).update(module=module, config=module.config.own)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.module, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.module, name, value)
 
 
 def attach(layers: Any, stack: ExitStack) -> None:
     """Until the stack is closed."""
     AttentionInterface.register(NAME, attend)
     for layer in layers:
-        attention, own = layer.self_attn, layer.self_attn.config
-        attention.config = Config(own)
-        stack.callback(setattr, attention, "config", own)
+        attention, config = layer.self_attn, Config(layer.self_attn.config)
+        attention.config = config
+        stack.callback(_put_back, attention, config)
+
+
+def _put_back(attention: Any, config: Config) -> None:
+    if attention.config is config:  # and not another one by now
+        attention.config = config.own
+
+
+def check(name: str, attention: Any, proportional: Any) -> None:
+    """Refuse heads that leave no room. name: of the kernel"""
+    size = getattr(attention, "head_dim", None) or attention.qk_head_dim
+    allowed = f"False with {name} and heads of {size}, which leave no room for it: use attn_implementation='sdpa'"
+    require(size + ROOM <= LARGEST.get(name, 256), "proportional", proportional, allowed)
 
 
 def attend(

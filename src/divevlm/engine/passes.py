@@ -11,9 +11,9 @@ from transformers import __version__
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from divevlm.checks import require
+from divevlm.engine import flash
 from divevlm.engine.caches import NewColumns, copy_of_first, is_pruned, mark_pruned
 from divevlm.engine.decide import Decision, decide
-from divevlm.engine.flash import LARGEST, ROOM
 from divevlm.engine.prefill import Prefill
 from divevlm.engine.sequence import (
     Columns,
@@ -58,9 +58,8 @@ class Pass:
         require(not (self.checkpointed and HOOKS_AGAIN), "gradient_checkpointing", True, again)
         self.kind = mask_kind(setup.text.config)
         if self.kind == "flash" and setup.method.bias_strength:
-            size = self.layers[0].self_attn.head_dim
-            allowed = f"False with flash attention and heads of {size}, which leave no room for it: use 'sdpa'"
-            require(size + ROOM <= LARGEST, "proportional", setup.method.proportional, allowed)
+            kernel = setup.text.config._attn_implementation
+            flash.check(kernel, self.layers[0].self_attn, setup.method.proportional)
         self.stages: list[Stage] = []
         self.decisions: list[Decision] = []
         self.cache: Any = None

@@ -138,8 +138,7 @@ class Reader:
         present = ones if mask is None else mask.bool().to(embeds.device)
         if is_pruned(cache):
             theirs, ours = cache.layers[0].pruner, self.setup.pruner
-            same = (theirs.cuts, theirs.positions) == (ours.cuts, ours.positions)
-            require(same, "past_key_values", str(theirs), f"pruned by the same cuts ({ours})")
+            require(ours.goes_on_with(theirs), "past_key_values", str(theirs), f"pruned by the same cuts ({ours})")
         require(present.shape == ones.shape, "attention_mask", tuple(present.shape), f"of shape {tuple(ones.shape)}")
         if is_pruned(cache) and mask is not None:
             known = bool((present[:, :before] == cache.layers[0].present.to(present.device)).all())

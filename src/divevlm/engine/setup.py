@@ -33,7 +33,7 @@ class Setup:
 
     @property
     def pruner(self) -> Pruner:
-        return Pruner(self.method.name, self.cuts, self.positions)
+        return Pruner(self.method.name, self.cuts, self.positions, self.method.bias_strength > 0)
 
     def norm(self, cut: int) -> Callable[[Tensor], Tensor]:
         """What states pass before they become signals."""
