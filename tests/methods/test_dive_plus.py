@@ -71,6 +71,9 @@ def test_what_a_budget_means():
         (576, 576),
     ):  # at most half, never fewer than in the end
         assert divevlm.plan("dive-plus", keep=keep).details == {"stages": [first, keep]}
+    for between, later in ((0.001, 3), (1 / 3, 12), (0.5, 17), (0.999, 31)):
+        lengths = divevlm.plan("dive-plus", keep=8, between=between).tokens_per_layer
+        assert lengths == [576] * 2 + [32] * (later - 2) + [8] * (32 - later)
     few = divevlm.plan("dive-plus", keep=8, layers=4)
     assert few.tokens_per_layer == [576] * 2 + [8] * 2
 
@@ -88,6 +91,7 @@ def test_it_ends_with_what_was_asked_for_in_a_model_of_any_depth(blocks, default
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"between": 1.0}, "between must be a number between 0 and 1, got 1.0"),
         ({"first": 0.5}, "first must be a number from 1 to 100, got 0.5"),
         ({"first": float("nan")}, "first must be a number from 1 to 100, got nan"),
         ({"layer": 3}, "layer must be None for dive-plus, which cuts at several blocks, got 3"),

@@ -23,14 +23,14 @@ ENOUGH = 6  # blocks for two cuts
 
 @dataclass(frozen=True, kw_only=True)
 class DivePlus(Staged):
-    """At DIVE's block `first` times as many tokens stay as in the end (at most half), a third of the remaining blocks later
-    the rest.
+    """At DIVE's block `first` times as many tokens stay as in the end (at most half), some blocks later the rest.
 
     The first cut is DIVE whose picks explain visual states only: what the prompt asks for stays as it was at the start. The
     second is DIVE as it is. Kept tokens have the attention of the groups that they stand for (`proportional`).
 
     lam    strength of the prompt at the first cut
     first  4: at most as much work as DIVE with twice the tokens; 2: with four thirds of them; 1: a single cut, the first one
+    between  share of the remaining blocks that lies between the cuts: more for models that read a picture late, at more work
     match  "layer-mean" counts with a first cut at block 2; a family that cuts later (Qwen3-VL) has more
     """
 
@@ -40,6 +40,7 @@ class DivePlus(Staged):
     eta: float = 0.8
     top_h: int = 3
     first: float = 4.0
+    between: float = 1 / 3
 
     name = "dive-plus"
     paper = "this project"
@@ -49,9 +50,10 @@ class DivePlus(Staged):
         super().__post_init__()
         Rule(self.lam, self.eta, self.top_h)  # checks them
         number("first", self.first, "a number from 1 to 100", lambda value: 1 <= value <= 100)
+        number("between", self.between, "a number between 0 and 1", lambda value: 0 < value < 1)
 
     def blocks(self, blocks: int, default: int) -> tuple[int, ...]:
-        later = default + round((blocks - default) / 3)
+        later = default + min(max(1, round((blocks - default) * self.between)), blocks - default - 1)
         return (default, later) if self.first > 1 and blocks >= ENOUGH else (default,)
 
     def stages(self, keep: int, tokens: int, blocks: int) -> list[int]:
