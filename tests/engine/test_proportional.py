@@ -7,7 +7,7 @@ import torch
 from transformers import DynamicCache
 
 import divevlm
-from divevlm.core.cluster import measured_sizes, merged_sizes
+from divevlm.core.cluster import measured_sizes, merged_sizes, row_sizes
 from divevlm.methods import METHODS
 from tests.engine.oracle import behind, causal, close, decoder_layers, extended, full_length_logits, visual_positions
 from tests.engine.samples import batch, picture, sample
@@ -154,20 +154,27 @@ def test_groups_are_the_most_similar_kept_tokens():
     assert float(sizes.sum()) == float(before.sum())
 
 
+def test_who_is_in_no_merged_row_joins_the_most_similar_one():
+    states = torch.tensor([[1.0, 0], [0, 1], [1, 0.1], [0.2, 1], [-1, 0.1], [1, 1]])
+    rows = torch.tensor([[1.0, 0.2], [0, 2], [-3, 0]])  # of tokens 0 and 5, of token 1, of none
+    sizes = row_sizes(states, rows, [[0, 5], [1], []], torch.tensor([1.0, 2, 4, 8, 16, 32]))
+    assert sizes.tolist() == [1 + 32 + 4, 2 + 8, 1 + 16]
+
+
 @pytest.mark.parametrize("method", [m for m in METHODS if m not in ("downsample",)])
 @pytest.mark.parametrize("name", ["llava", "llava_next", "qwen2_vl"])
 def test_every_method_can_speak_for_what_it_drops(name, method):
-    """Sizes of each group add up to its tokens (all that a method that merges knows of); positions are kept."""
+    """Sizes of each group add up to its tokens, and one for each row that shows none of them (CLS); positions are kept."""
     entry = build(name)
     given = batch(entry, "mixed")
     with torch.no_grad(), divevlm.prune(entry.model, method, keep=4, positions="keep", proportional=True) as session:
         logits = entry.model(**given).logits
     merges = METHODS.get(method).merges or method == "prunesid"
     last = session.report.decisions[-1]
-    for row, sizes in enumerate(last.sizes):
-        for group in (choice.group for choice in last.choices if choice.group.row == row):
-            total = float(sizes[group.before].sum())
-            assert total == len(group.before) if not merges else 4 <= total <= len(group.before) + 4
+    for choice in last.choices:
+        group, rows = choice.group, None if choice.selection is None else choice.selection.rows
+        extra = 0 if rows is None else rows.members.count([])
+        assert float(last.sizes[group.row][group.before].sum()) == len(group.before) + extra
     if not merges:
         want = biased(entry.model, given, session.report.decisions, session.cuts, 1.0)
         close(logits[last.stay], want[last.stay], 2e-5)

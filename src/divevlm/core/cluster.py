@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -63,6 +64,18 @@ def merged_sizes(states: Tensor, kept: Tensor, sizes: Tensor) -> Tensor:
     states: [n, d], kept: [K] indices, sizes: [n] how many each token stands for so far
     """
     return sizes.new_zeros(len(kept)).index_add_(0, nearest_target(states, kept), sizes)
+
+
+def row_sizes(states: Tensor, rows: Tensor, members: Sequence[Sequence[int]], sizes: Tensor) -> Tensor:
+    """[r] the same for rows that a method made: each stands for its members (without any, for itself), and a token that is
+    in none joins the most similar of them.
+
+    states: [n, d], rows: [r, d], members: of each row, sizes: [n] how many each token stands for so far
+    """
+    now = torch.stack([sizes[list(tokens)].sum() for tokens in members]).clamp_min(1)
+    alone = torch.ones(len(states), dtype=torch.bool, device=states.device)
+    alone[[token for tokens in members for token in tokens]] = False
+    return now.index_add_(0, (unit(states[alone]) @ unit(rows).T).argmax(dim=1), sizes[alone])
 
 
 def measured_sizes(states: Tensor, kept: Tensor, sizes: Tensor, shares: Tensor) -> Tensor:

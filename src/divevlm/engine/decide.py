@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from divevlm.budget import Segment
-from divevlm.core.cluster import measured_sizes, merged_sizes
+from divevlm.core.cluster import measured_sizes, merged_sizes, row_sizes
 from divevlm.core.selection import Selection
 from divevlm.engine.prefill import Prefill
 from divevlm.methods.base import Method, Signals
@@ -145,22 +145,21 @@ def _kept(method: Method, prefill: Prefill, choices: Sequence[Choice]) -> list[T
 
 
 def _sizes(method: Method, group: Group, selection: Selection, signals: Signals, sizes: Tensor) -> Tensor:
-    """[N] how many tokens each one of a row stands for after a cut: a merged row for its members, another for those most
-    similar to it, by their number or by the attention that they have.
+    """[N] how many tokens each one of a row stands for after a cut: a merged row for its members, all for those most similar
+    to them, by their number or (not where rows are merged) by the attention that they have.
 
     sizes: [N] before the cut
     """
-    rows, before = selection.rows, sizes[group.tokens]
+    rows, before, states, shares = selection.rows, sizes[group.tokens], signals.hidden, signals.attended
+    assert states is not None
     kept = selection.indices if rows is None else rows.slots
+    here = kept.to(states.device), before.to(states.device)
     if method.proportional == "uniform":
         now = (before.sum() / len(kept)).expand(len(kept))
     elif rows is not None:
-        now = torch.stack([before[members].sum() for members in rows.members]).clamp_min(1)
+        now = row_sizes(states, rows.values.to(states), rows.members, here[1]).cpu()
     else:
-        assert signals.hidden is not None
-        states, shares = signals.hidden, signals.attended
-        given = states, kept.to(states.device), before.to(states.device)
-        now = (merged_sizes(*given) if shares is None else measured_sizes(*given, shares)).cpu()
+        now = (merged_sizes(states, *here) if shares is None else measured_sizes(states, *here, shares)).cpu()
     sizes[group.tokens] = 0
     sizes[group.tokens[kept.cpu()]] = now
     return sizes
