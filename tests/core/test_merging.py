@@ -7,7 +7,17 @@ from hypothesis import strategies as st
 from torch.nn.functional import normalize
 
 from divevlm.core.bipartite import best_matches, match, merged, schedule
-from divevlm.core.cluster import contextual_rows, density_peaks, distances, means, nearest_target, target_places
+from divevlm.core.cluster import (
+    contextual_rows,
+    density_peaks,
+    distances,
+    means,
+    measured_sizes,
+    merged_sizes,
+    nearest_target,
+    row_sizes,
+    target_places,
+)
 
 
 def random(*shape, seed=0):
@@ -178,3 +188,35 @@ def test_merging_twins_changes_no_attention_if_it_is_proportional(proportional):
 def test_schedules_that_reach_a_budget_in_23_blocks(keep, first, then):
     assert schedule(576, keep, 23) == [first[0]] * first[1] + [then[0]] * then[1]
     assert 576 - sum(schedule(576, keep, 23)) == keep
+
+
+def test_groups_are_the_most_similar_kept_tokens():
+    gen = torch.Generator().manual_seed(0)
+    states = torch.randn(30, 8, generator=gen)
+    kept, before = torch.tensor([3, 7, 20]), torch.randint(1, 5, (30,), generator=gen).float()
+    sizes = merged_sizes(states, kept, before)
+    unit = states / states.norm(dim=1, keepdim=True)
+    naive = [float(before[k]) for k in kept]
+    for i in set(range(30)) - set(kept.tolist()):
+        cosines = [float(unit[i] @ unit[k]) for k in kept]
+        naive[cosines.index(max(cosines))] += float(before[i])
+    assert sizes.tolist() == naive
+    assert float(sizes.sum()) == float(before.sum())
+
+
+def test_who_is_in_no_merged_row_joins_the_most_similar_one():
+    states = torch.tensor([[1.0, 0], [0, 1], [1, 0.1], [0.2, 1], [-1, 0.1], [1, 1]])
+    rows = torch.tensor([[1.0, 0.2], [0, 2], [-3, 0]])  # of tokens 0 and 5, of token 1, of none
+    sizes = row_sizes(states, rows, [[0, 5], [1], []], torch.tensor([1.0, 2, 4, 8, 16, 32]))
+    assert sizes.tolist() == [1 + 32 + 4, 2 + 8, 1 + 16]
+
+
+def test_no_token_stands_for_more_than_there_are():
+    states = torch.randn(30, 8, generator=torch.Generator().manual_seed(0))
+    shares = torch.full((30,), 1 / 30)
+    kept = torch.tensor([3, 7, 20])
+    shares[3], shares[7] = 0.0, 1e-42
+    sizes = measured_sizes(states, kept, torch.ones(30), shares)
+    assert sizes[:2].tolist() == [30, 30]
+    assert 1 <= float(sizes[2]) < 30
+    assert measured_sizes(states, kept, torch.ones(30), torch.zeros(30)).tolist() == [1, 1, 1]

@@ -7,7 +7,6 @@ import torch
 from transformers import DynamicCache
 
 import divevlm
-from divevlm.core.cluster import measured_sizes, merged_sizes, row_sizes
 from divevlm.methods import METHODS
 from tests.engine.oracle import behind, causal, close, decoder_layers, extended, full_length_logits, visual_positions
 from tests.engine.samples import batch, picture, sample
@@ -140,27 +139,6 @@ def test_measured_in_decoding_batches_and_clips(name):
         close(torch.stack(out.logits, dim=1), want[:, length - 1 : -1], 2e-5)
 
 
-def test_groups_are_the_most_similar_kept_tokens():
-    gen = torch.Generator().manual_seed(0)
-    states = torch.randn(30, 8, generator=gen)
-    kept, before = torch.tensor([3, 7, 20]), torch.randint(1, 5, (30,), generator=gen).float()
-    sizes = merged_sizes(states, kept, before)
-    unit = states / states.norm(dim=1, keepdim=True)
-    naive = [float(before[k]) for k in kept]
-    for i in set(range(30)) - set(kept.tolist()):
-        cosines = [float(unit[i] @ unit[k]) for k in kept]
-        naive[cosines.index(max(cosines))] += float(before[i])
-    assert sizes.tolist() == naive
-    assert float(sizes.sum()) == float(before.sum())
-
-
-def test_who_is_in_no_merged_row_joins_the_most_similar_one():
-    states = torch.tensor([[1.0, 0], [0, 1], [1, 0.1], [0.2, 1], [-1, 0.1], [1, 1]])
-    rows = torch.tensor([[1.0, 0.2], [0, 2], [-3, 0]])  # of tokens 0 and 5, of token 1, of none
-    sizes = row_sizes(states, rows, [[0, 5], [1], []], torch.tensor([1.0, 2, 4, 8, 16, 32]))
-    assert sizes.tolist() == [1 + 32 + 4, 2 + 8, 1 + 16]
-
-
 @pytest.mark.parametrize("method", [m for m in METHODS if m not in ("downsample",)])
 @pytest.mark.parametrize("name", ["llava", "llava_next", "qwen2_vl"])
 def test_every_method_can_speak_for_what_it_drops(name, method):
@@ -289,14 +267,3 @@ def test_an_answer_to_learn_has_no_say_in_what_groups_measure(method):
     sizes.append(torch.cat([*session.report.decisions[-1].sizes]))
     torch.testing.assert_close(sizes[0], sizes[1], rtol=0, atol=0)
     torch.testing.assert_close(sizes[0], sizes[2])
-
-
-def test_no_token_stands_for_more_than_there_are():
-    states = torch.randn(30, 8, generator=torch.Generator().manual_seed(0))
-    shares = torch.full((30,), 1 / 30)
-    kept = torch.tensor([3, 7, 20])
-    shares[3], shares[7] = 0.0, 1e-42
-    sizes = measured_sizes(states, kept, torch.ones(30), shares)
-    assert sizes[:2].tolist() == [30, 30]
-    assert 1 <= float(sizes[2]) < 30
-    assert measured_sizes(states, kept, torch.ones(30), torch.zeros(30)).tolist() == [1, 1, 1]
