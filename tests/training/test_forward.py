@@ -41,6 +41,17 @@ def test_a_packed_row_gives_each_question_what_the_stock_model_gives_it_alone(mo
             torch.testing.assert_close(packed[b][mine], alone, atol=2e-5, rtol=1e-4)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("cut", [2, 4])
+def test_on_hidden_rows_words_see_the_picture_from_a_block_on(model, cut):
+    made = batch(NUMBERS, Phase("test", 24, 2, 9, 1), seed=3, step=5)
+    made["hidden"][:] = True
+    visual, _, _ = encode(model, made["pixels"], made["places"])
+    shown, other = (decode(model, NUMBERS, given, made, cut) for given in (visual, visual.flip(1)))
+    assert torch.equal(shown.after[cut], other.after[cut])
+    assert not torch.allclose(shown.after[cut + 1], other.after[cut + 1])
+
+
 def test_the_tokens_of_a_row_are_those_of_the_processor():
     made = batch(NUMBERS, Phase("test", 24, 3, 16, 1), seed=1, step=1)
     tokens = build.tokenizer(build.IMAGE)
